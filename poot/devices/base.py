@@ -1,0 +1,317 @@
+"""The device interface: what model code and the engine's runner may ask of any backend.
+
+Model code speaks `Ops` over opaque handles and torch tensors. The runner records one program for each bucket before
+serving and launches it with a `Step`. A device has never heard of a sequence: it sees rows, slots and positions.
+
+Shapes: `num_tokens` is all tokens of a step over all its rows, `num_rows` the rows that take part, `num_samples` the
+rows that need a token from this step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from poot.devices.formats import Format
+
+# Positions per KV block. vLLM and SGLang's paged kernels use 16 as well; smaller blocks share more of a prefix and
+# cost longer block tables.
+KV_BLOCK_SIZE = 16
+
+IntArray = npt.NDArray[np.int32]
+LongArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A tensor as its file stores it: a view of the mapped file until a device takes it.
+
+    Attributes:
+        name: the tensor's name in the file.
+        shape: row-major; a linear weight is `(out_features, in_features)`.
+        format: how the bytes are laid out.
+        data: dense: a tensor of `shape`; packed: uint8 `[rows, row_bytes]`, rows being the product of all dimensions
+            but the last. Read-only.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    format: Format
+    data: torch.Tensor
+
+    @property
+    def num_bytes(self) -> int:
+        return self.data.numel() * self.data.element_size()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SamplingBatch:
+    """Sampling parameters of the rows that need a token, each array `[num_samples]`.
+
+    Attributes:
+        temperature: 0 is greedy.
+        top_k: 0 is off.
+        top_p: 1 is off.
+        min_p: 0 is off.
+        seed: the request's seed.
+        choice: index of the choice within its request.
+        position: position of the token to be drawn, the counter of its random number.
+        banned: token ids that may not be drawn, for each sample (the stop ids below min_tokens).
+        num_logprobs: how many top log-probabilities to report, None for none at all, for each sample.
+    """
+
+    temperature: FloatArray
+    top_k: IntArray
+    top_p: FloatArray
+    min_p: FloatArray
+    seed: npt.NDArray[np.uint64]
+    choice: IntArray
+    position: IntArray
+    banned: tuple[tuple[int, ...], ...]
+    num_logprobs: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """Every value that changes from step to step.
+
+    Rows are laid end to end: row r owns tokens `query_starts[r]` to `query_starts[r + 1]`, which are its positions
+    `context_lengths[r] - query_length` to `context_lengths[r]`.
+
+    Attributes:
+        token_ids: int64 `[num_tokens]`.
+        positions: int64 `[num_tokens]`.
+        slots: int64 `[num_tokens]`: KV slot (block * KV_BLOCK_SIZE + offset) each token is written to.
+        query_starts: int32 `[num_rows + 1]`.
+        context_lengths: int32 `[num_rows]`, the tokens of this step included.
+        block_tables: int32 `[num_rows, max_blocks]`; entries past a row's last block are 0 and never read.
+        sample_indices: int64 `[num_samples]`: tokens whose logits are drawn from, in row order.
+        sampling: parameters of those samples.
+    """
+
+    token_ids: LongArray
+    positions: LongArray
+    slots: LongArray
+    query_starts: IntArray
+    context_lengths: IntArray
+    block_tables: IntArray
+    sample_indices: LongArray
+    sampling: SamplingBatch
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.context_lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleLogprobs:
+    """Log-probabilities under the model's own distribution (before temperature and filters) at one position.
+
+    `top` holds (token id, logprob), most likely first, ties by lower id.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """The tokens drawn by one step, `[num_samples]`, with log-probabilities where they were asked for."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[SampleLogprobs | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bucket:
+    """The largest step a program is recorded for."""
+
+    num_rows: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KvLayout:
+    """The KV pool's shape, the same for every layer of one head geometry.
+
+    `layers` lists (num_kv_heads, head_dim) for each layer. Values are f32 on cpu.
+    """
+
+    num_blocks: int
+    layers: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RopeTable:
+    """Cosines and sines for rotary embedding, f32 `[max_positions, rotary_dim / 2]`, attention factor included.
+
+    `interleaved` rotates pairs (2i, 2i+1) (GGUF's llama layout) instead of (i, i + rotary_dim / 2) (Hugging Face's).
+    """
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    rotary_dim: int
+    interleaved: bool
+
+
+class Linear(Protocol):
+    """A prepared linear map, opaque to model code. Several weights with the same input may be fused in one."""
+
+    @property
+    def in_features(self) -> int: ...
+    @property
+    def out_features(self) -> int: ...
+
+
+class Embedding(Protocol):
+    """A prepared token embedding table, opaque to model code."""
+
+    @property
+    def num_embeddings(self) -> int: ...
+    @property
+    def dim(self) -> int: ...
+
+
+class Ops(Protocol):
+    """The vocabulary of model code. Activations are f32 `[num_tokens, features]`.
+
+    A result may be a buffer of the plan: it stays valid until the next operation of the same name and shape, so model
+    code uses it at once or adds it to the residual.
+    """
+
+    def embed(self, table: Embedding, token_ids: torch.Tensor) -> torch.Tensor:
+        """Rows of `table`, `[num_tokens, dim]`."""
+
+    def linear(self, weight: Linear, x: torch.Tensor) -> torch.Tensor:
+        """`x @ weight.T + bias`, `[num_tokens, out_features]`, accumulated in f32."""
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
+        """RMSNorm over the last dimension (Zhang and Sennrich 2019), any leading shape."""
+
+    def layer_norm(
+        self, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+    ) -> torch.Tensor:
+        """LayerNorm over the last dimension."""
+
+    def add(self, x: torch.Tensor, y: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        """`x + scale * y`; may reuse the memory of x."""
+
+    def scale(self, x: torch.Tensor, factor: float) -> torch.Tensor:
+        """`factor * x`; may reuse the memory of x."""
+
+    def rope(self, x: torch.Tensor, table: RopeTable, positions: torch.Tensor) -> torch.Tensor:
+        """Rotates the first `rotary_dim` of every head of x `[num_tokens, num_heads, head_dim]`; may work in place."""
+
+    def kv_write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Stores this step's keys and values, `[num_tokens, num_kv_heads, head_dim]`, at the step's slots."""
+
+    def attention(
+        self, layer: int, query: torch.Tensor, *, scale: float, window: int | None, softcap: float | None
+    ) -> torch.Tensor:
+        """Causal attention of query `[num_tokens, num_heads, head_dim]` over the paged KV of each token's own row.
+
+        A token at position p sees positions max(0, p - window + 1) to p. `softcap` c bends scores to
+        c * tanh(score / c). Returns `[num_tokens, num_heads * head_dim]`.
+        """
+
+    def gated_silu(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """`silu(gate) * up` of `[num_tokens, 2 * n]` laid out gate first."""
+
+    def gated_gelu_tanh(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """`gelu_tanh(gate) * up` of `[num_tokens, 2 * n]` laid out gate first."""
+
+    def softcap(self, x: torch.Tensor, cap: float) -> torch.Tensor:
+        """`cap * tanh(x / cap)`; may reuse the memory of x."""
+
+    def gather(self, x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        """Rows of x at `indices`, `[num_samples, features]`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTensors:
+    """What model code sees of a step: device tensors, `[num_tokens]` and `[num_samples]`."""
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    sample_indices: torch.Tensor
+
+
+# The engine's model code: logits f32 `[num_samples, vocab_size]` of one step.
+Forward = Callable[[Ops, StepTensors], torch.Tensor]
+
+
+class Pending(Protocol):
+    """A step in flight on the device."""
+
+    def tokens(self) -> StepResult:
+        """Waits for the step and gives its tokens. Blocks the calling thread."""
+
+
+class Program(Protocol):
+    """One recorded bucket."""
+
+    def launch(self, step: Step) -> Pending:
+        """Fills the step buffer and starts the step. Never allocates device memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBudget:
+    """Bytes of device memory: `total_bytes` in all, `available_bytes` that a plan may use now."""
+
+    total_bytes: int
+    available_bytes: int
+
+
+class Device(Protocol):
+    """One backend on one device. Everything that allocates happens before serving."""
+
+    @property
+    def name(self) -> str:
+        """The backend's name as --backend spells it."""
+
+    @property
+    def description(self) -> str:
+        """The device in words, for the log and /health."""
+
+    def memory(self) -> MemoryBudget: ...
+
+    def linear(self, weights: Sequence[Weight], bias: Sequence[torch.Tensor | None] | None = None) -> Linear:
+        """Prepares `weights`, stacked along out_features, as one linear map. `bias` has one entry a weight."""
+
+    def embedding(self, weight: Weight) -> Embedding: ...
+
+    def output_head(self, table: Embedding) -> Linear:
+        """The tied output head: the embedding table as a linear map, sharing its memory."""
+
+    def vector(self, weight: Weight, *, offset: float = 0.0) -> torch.Tensor:
+        """A norm weight or bias as f32 on the device, `offset` added (Gemma stores norm weights minus one)."""
+
+    def weight_bytes(self) -> int:
+        """Bytes held by everything prepared so far."""
+
+    def step_bytes(self, bucket: Bucket, *, spec_sizes: Mapping[str, int]) -> int:
+        """An upper bound of one step's working memory.
+
+        `spec_sizes` holds hidden_size, intermediate_size, vocab_size, max_positions, num_heads and head_dim.
+        """
+
+    def allocate_kv(self, layout: KvLayout) -> None:
+        """Allocates the KV pool. Called once, before `record`."""
+
+    def kv_bytes(self, layout: KvLayout) -> int: ...
+
+    def record(self, forward: Forward, bucket: Bucket) -> Program:
+        """Prepares `forward` for steps of up to `bucket`. Called before serving, after `allocate_kv`."""
+
+    def statistics(self) -> dict[str, Any]:
+        """Figures for /metrics and /health, such as the kernels in use."""

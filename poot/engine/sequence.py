@@ -1,0 +1,156 @@
+"""The records the engine works on: what a caller asks for, what it gets back, and one sequence in between.
+
+A sequence is one generation in flight; a request with n choices opens n of them. Plain data, no torch, no waiting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SamplingParams:
+    """How tokens are drawn. Ranges were checked at the edge.
+
+    Attributes:
+        temperature: 0 is greedy.
+        top_k: 0 is off.
+        top_p: 1 is off.
+        min_p: 0 is off.
+        seed: 64-bit seed; the edge draws one where the request names none.
+        num_logprobs: top log-probabilities to report with each token; 0 reports the drawn token's own; None reports none.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    num_logprobs: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerationRequest:
+    """One sequence to generate.
+
+    Attributes:
+        prompt_ids: at least one token id, at most max_seq - 1.
+        max_tokens: most tokens to generate, at least 1; cut by the engine to what max_seq leaves.
+        min_tokens: stop ids cannot be drawn before this many tokens.
+        stop: strings that end the text; neither they nor anything after them is sent.
+        ignore_eos: go on past the model's end-of-sequence ids.
+        choice: index of the choice within its request.
+    """
+
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    max_tokens: int
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    choice: int = 0
+
+
+class FinishReason(Enum):
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One generated token with its log-probabilities, as text pieces and raw bytes.
+
+    `token_bytes` are the token's own bytes, which need not be whole characters. `top` holds
+    (token id, bytes, logprob), most likely first.
+    """
+
+    token_id: int
+    token_bytes: bytes
+    logprob: float
+    top: tuple[tuple[int, bytes, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The sequence left the queue and holds a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Text that may be sent, after the stop strings had their say.
+
+    Text may be empty while a character or a stop string is incomplete; `logprobs` lists the tokens whose text is
+    complete with this delta (empty where none were asked for).
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds a sequence spent waiting for a row, in prefill and in decode."""
+
+    queue_seconds: float
+    prefill_seconds: float
+    decode_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of a sequence that ran to its end."""
+
+    reason: FinishReason
+    num_prompt_tokens: int
+    num_generated_tokens: int
+    timings: Timings
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The last event of a sequence that the engine could not finish: drained away, or our own error.
+
+    `draining` tells the two apart.
+    """
+
+    message: str
+    draining: bool
+
+
+Event = Opened | Delta | Finished | Failed
+
+
+class SequenceState(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One generation in flight, owned by the scheduler.
+
+    Attributes:
+        token_ids: prompt and generated tokens.
+        num_prompt_tokens: how many of them are the prompt.
+        num_computed_tokens: how many already have their keys and values in the pool.
+        max_total_tokens: prompt plus the most this sequence may generate.
+        row: the row it holds while running.
+        block_table: its KV blocks, in order of position.
+    """
+
+    request: GenerationRequest
+    token_ids: list[int]
+    num_prompt_tokens: int
+    max_total_tokens: int
+    stop_ids: frozenset[int]
+    num_computed_tokens: int = 0
+    state: SequenceState = SequenceState.WAITING
+    row: int | None = None
+    block_table: list[int] = field(default_factory=list)
+
+    @property
+    def num_generated_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
