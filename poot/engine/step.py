@@ -1,0 +1,96 @@
+"""A step's plan turned into the arrays a device program reads. Numpy only; nothing here waits or decides."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from poot.devices.base import KV_BLOCK_SIZE, SamplingBatch, Step
+from poot.engine.scheduler import StepPlan
+
+
+def build_step(plan: StepPlan, *, max_blocks: int) -> Step:
+    """The step buffer's values for `plan`; `max_blocks` is the width of a block table."""
+    chunks = plan.chunks
+    num_rows = len(chunks)
+    lengths = np.fromiter((chunk.num_tokens for chunk in chunks), np.int32, num_rows)
+    starts = np.fromiter((chunk.start for chunk in chunks), np.int32, num_rows)
+    query_starts = np.zeros(num_rows + 1, np.int32)
+    np.cumsum(lengths, out=query_starts[1:])
+    num_tokens = int(query_starts[-1])
+
+    token_ids = np.empty(num_tokens, np.int64)
+    block_tables = np.zeros((num_rows, max_blocks), np.int32)
+    for row, chunk in enumerate(chunks):
+        first, last = query_starts[row], query_starts[row + 1]
+        token_ids[first:last] = chunk.sequence.token_ids[chunk.start : chunk.start + chunk.num_tokens]
+        table = chunk.sequence.block_table
+        block_tables[row, : len(table)] = table
+    row_of_token = np.repeat(np.arange(num_rows), lengths)
+    positions = np.arange(num_tokens, dtype=np.int64) + (starts - query_starts[:-1])[row_of_token]
+    blocks = block_tables[row_of_token, positions // KV_BLOCK_SIZE].astype(np.int64)
+    sampled = [row for row, chunk in enumerate(chunks) if chunk.samples]
+    return Step(
+        token_ids=token_ids,
+        positions=positions,
+        slots=blocks * KV_BLOCK_SIZE + positions % KV_BLOCK_SIZE,
+        query_starts=query_starts,
+        context_lengths=starts + lengths,
+        block_tables=block_tables,
+        sample_indices=query_starts[1:][sampled].astype(np.int64) - 1,
+        sampling=_sampling_batch(plan),
+    )
+
+
+def _sampling_batch(plan: StepPlan) -> SamplingBatch:
+    sequences = [chunk.sequence for chunk in plan.chunks if chunk.samples]
+    params = [sequence.request.sampling for sequence in sequences]
+    return SamplingBatch(
+        temperature=np.array([p.temperature for p in params], np.float32),
+        top_k=np.array([p.top_k for p in params], np.int32),
+        top_p=np.array([p.top_p for p in params], np.float32),
+        min_p=np.array([p.min_p for p in params], np.float32),
+        seed=np.array([p.seed for p in params], np.uint64),
+        choice=np.array([s.request.choice for s in sequences], np.int32),
+        position=np.array([len(s.token_ids) for s in sequences], np.int32),
+        banned=tuple(
+            tuple(sorted(s.stop_ids)) if s.num_generated_tokens < s.request.min_tokens else () for s in sequences
+        ),
+        num_logprobs=tuple(p.num_logprobs for p in params),
+    )
+
+
+def rehearsal_step(*, num_rows: int, max_seq: int, token_budget: int) -> Step:
+    """The largest step a plan admits: one chunk that ends at max_seq, and every other row decoding at max_seq - 1.
+
+    Run once before serving, it touches every buffer the plan counted. Blocks are the pool's first ones.
+    """
+    max_blocks = -(-max_seq // KV_BLOCK_SIZE)
+    chunk = max(1, min(token_budget - (num_rows - 1), max_seq))
+    lengths = np.array([chunk] + [1] * (num_rows - 1), np.int32)
+    query_starts = np.zeros(num_rows + 1, np.int32)
+    np.cumsum(lengths, out=query_starts[1:])
+    num_tokens = int(query_starts[-1])
+    block_tables = np.arange(num_rows * max_blocks, dtype=np.int32).reshape(num_rows, max_blocks)
+    row_of_token = np.repeat(np.arange(num_rows), lengths)
+    positions = np.arange(num_tokens, dtype=np.int64) + (max_seq - query_starts[1:])[row_of_token]
+    blocks = block_tables[row_of_token, positions // KV_BLOCK_SIZE].astype(np.int64)
+    return Step(
+        token_ids=np.zeros(num_tokens, np.int64),
+        positions=positions,
+        slots=blocks * KV_BLOCK_SIZE + positions % KV_BLOCK_SIZE,
+        query_starts=query_starts,
+        context_lengths=np.full(num_rows, max_seq, np.int32),
+        block_tables=block_tables,
+        sample_indices=query_starts[1:].astype(np.int64) - 1,
+        sampling=SamplingBatch(
+            temperature=np.ones(num_rows, np.float32),
+            top_k=np.zeros(num_rows, np.int32),
+            top_p=np.full(num_rows, 0.9, np.float32),
+            min_p=np.zeros(num_rows, np.float32),
+            seed=np.zeros(num_rows, np.uint64),
+            choice=np.zeros(num_rows, np.int32),
+            position=np.full(num_rows, max_seq, np.int32),
+            banned=((),) * num_rows,
+            num_logprobs=(20,) * num_rows,
+        ),
+    )
