@@ -1,0 +1,171 @@
+"""Logging as RUST_LOG asks for it: levels by target, one line an event, on standard error.
+
+A line is `time level target message key=value ...`. Values that hold white space, quotes or control characters are
+written as JSON strings, and control characters in a message are escaped, so that bytes from a peer can never forge a
+line. `cli.py` reads the environment and passes the value of RUST_LOG in.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import time
+from dataclasses import dataclass
+from typing import TextIO
+
+from poot.errors import ConfigError
+
+TRACE = 5
+_OFF = logging.CRITICAL + 10
+
+_LEVELS = {
+    "error": logging.ERROR,
+    "warn": logging.WARNING,
+    "info": logging.INFO,
+    "debug": logging.DEBUG,
+    "trace": TRACE,
+    "off": _OFF,
+}
+_NAMES = {logging.CRITICAL: "ERROR", **{number: name.upper() for name, number in _LEVELS.items()}}
+_ALLOWED = "error, warn, info, debug, trace or off, or target=level directives separated by commas"
+_TARGET = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:(?:::|\.)[A-Za-z_][A-Za-z0-9_]*)*")
+_PLAIN_VALUE = re.compile(r"[!#-<>-\[\]-~]+")  # printable ASCII without space, quote, = and backslash
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogFilter:
+    """A parsed RUST_LOG: the level of everything, and the levels of targets and what lies below them."""
+
+    default: int = logging.INFO
+    targets: tuple[tuple[str, int], ...] = ()
+
+
+def parse_filter(value: str | None) -> LogFilter:
+    """The filter a value of RUST_LOG asks for; unset or empty is info.
+
+    Directives are separated by commas: a level sets the default, `target=level` one target and what lies below it. A
+    target is written `poot::net` or `poot.net`; levels in any case. Of a repeated target the last counts.
+
+    Raises:
+        ConfigError: a directive that is neither. Nothing is skipped.
+    """
+    if value is None or not value.strip():
+        return LogFilter()
+    default = logging.INFO
+    targets: dict[str, int] = {}
+    for directive in value.split(","):
+        target, equals, level_name = directive.strip().rpartition("=")
+        level = _LEVELS.get(level_name.strip().lower())
+        target = target.strip()
+        if level is None or (equals and not _TARGET.fullmatch(target)):
+            raise ConfigError(f"RUST_LOG: {directive.strip()!r} does not parse; allowed: {_ALLOWED}")
+        if equals:
+            targets[target.replace("::", ".")] = level
+        else:
+            default = level
+    return LogFilter(default=default, targets=tuple(targets.items()))
+
+
+class Logger:
+    """Writes events of one target. Fields are given as keywords and come out as key=value after the message."""
+
+    def __init__(self, target: str) -> None:
+        self._logger = logging.getLogger(target)
+
+    def is_enabled(self, level: int) -> bool:
+        """Whether an event of this level would be written; for events that cost something to put together."""
+        return self._logger.isEnabledFor(level)
+
+    def error(self, message: str, **fields: object) -> None:
+        self._log(logging.ERROR, message, fields)
+
+    def warn(self, message: str, **fields: object) -> None:
+        self._log(logging.WARNING, message, fields)
+
+    def info(self, message: str, **fields: object) -> None:
+        self._log(logging.INFO, message, fields)
+
+    def debug(self, message: str, **fields: object) -> None:
+        self._log(logging.DEBUG, message, fields)
+
+    def trace(self, message: str, **fields: object) -> None:
+        self._log(TRACE, message, fields)
+
+    def exception(self, message: str, error: BaseException, **fields: object) -> None:
+        """An error with its traceback, for the broad `except` at a task boundary."""
+        self._logger.error("%s", message, extra={"fields": fields}, exc_info=error)
+
+    def _log(self, level: int, message: str, fields: dict[str, object]) -> None:
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, "%s", message, extra={"fields": fields})
+
+
+def get_logger(target: str) -> Logger:
+    """The logger of a target such as `poot.net`; modules pass `__name__`."""
+    return Logger(target)
+
+
+class LineFormatter(logging.Formatter):
+    """One line an event; a traceback follows on indented lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        level = _NAMES.get(record.levelno, record.levelname)
+        head = f"{seconds}.{int(record.msecs):03d}Z {level} {record.name} {_escape(record.getMessage())}"
+        fields: dict[str, object] = getattr(record, "fields", {})
+        line = " ".join([head, *(f"{key}={_field_value(value)}" for key, value in fields.items())])
+        if record.exc_info:
+            line += "\n" + "\n".join(f"    {part}" for part in self.formatException(record.exc_info).splitlines())
+        return line
+
+
+class _LineHandler(logging.StreamHandler[TextIO]):
+    """The one handler `configure` installs; told apart from handlers of others by its class."""
+
+
+def configure(value: str | None, *, stream: TextIO | None = None) -> None:
+    """Sends every log record that RUST_LOG's value lets through to `stream` (standard error) as one line.
+
+    Replaces what an earlier call set up: its handler, and the levels of its targets.
+
+    Raises:
+        ConfigError: the value does not parse.
+    """
+    chosen = parse_filter(value)
+    reset()
+    handler = _LineHandler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(LineFormatter())
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(chosen.default)
+    for target, level in chosen.targets:
+        logging.getLogger(target).setLevel(level)
+        _configured.append(target)
+
+
+def reset() -> None:
+    """Takes back what `configure` set up."""
+    root = logging.getLogger()
+    for handler in [handler for handler in root.handlers if isinstance(handler, _LineHandler)]:
+        root.removeHandler(handler)
+    root.setLevel(logging.WARNING)
+    while _configured:
+        logging.getLogger(_configured.pop()).setLevel(logging.NOTSET)
+
+
+# `logging` keeps levels for the whole process; what is remembered here is what `reset` has to take back.
+_configured: list[str] = []
+
+
+def _escape(text: str) -> str:
+    return _CONTROL.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)
+
+
+def _field_value(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}".rstrip("0").rstrip(".")
+    text = str(value)
+    return text if _PLAIN_VALUE.fullmatch(text) else json.dumps(text)
