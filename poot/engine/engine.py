@@ -1,0 +1,261 @@
+"""The engine's public face: token ids in, events out. The only async file of the package beside the device thread.
+
+One task, the device task, owns scheduler and device. Everyone else talks to it through two queues that it empties
+between steps: sequences that arrived, and sequences that are to be released. Both sides run on the event loop, so a
+plain deque and one event are enough.
+
+    open ──arrivals──▶ ┌ admit ─ compose ─ build ─▶ device thread ─▶ commit ─ deliver ┐ ──events──▶ receive channel
+    leave ─releases──▶ └──────────────────────────── loop ─────────────────────────────┘
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+from anyio.abc import TaskStatus
+from anyio.streams.memory import MemoryObjectReceiveStream
+
+from poot.devices.base import KV_BLOCK_SIZE, Program, StepResult
+from poot.engine.device_thread import StepExecutor
+from poot.engine.generation import Clock, Generation
+from poot.engine.kv.allocator import BlockAllocator
+from poot.engine.scheduler import Scheduler, StepPlan
+from poot.engine.sequence import (
+    Event,
+    Failed,
+    Finished,
+    GenerationRequest,
+    Opened,
+    Sequence,
+)
+from poot.engine.step import build_step
+from poot.engine.text import ChatTemplate, Tokenizer
+from poot.errors import Draining
+from poot.metrics import Metrics
+
+logger = logging.getLogger("poot.engine")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineInfo:
+    """What is served, as settled at startup. Sizes in bytes, `created` in Unix seconds."""
+
+    model_id: str
+    task: str
+    backend: str
+    device: str
+    rows: int
+    max_seq: int
+    vocab_size: int
+    context_limit: int
+    created: int
+    weight_bytes: int
+    kv_bytes: int
+    terms: dict[str, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineStatistics:
+    """What the engine holds right now; all of it is zero when nothing is being served."""
+
+    rows_held: int
+    kv_blocks_held: int
+    waiting: int
+
+
+class Engine:
+    """Runs sequences on one program.
+
+    Args:
+        model: what is served.
+        tokenizer, chat: the model's text side; `chat` is None for a model without a template.
+        program: the recorded step, for up to `model.rows` rows and `token_budget` tokens.
+        executor: where the blocking half of a step runs.
+        token_budget, mixed_token_budget: most tokens of a step, without and with decoding rows in it.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: EngineInfo,
+        tokenizer: Tokenizer,
+        chat: ChatTemplate | None,
+        program: Program,
+        executor: StepExecutor,
+        token_budget: int,
+        mixed_token_budget: int,
+        metrics: Metrics,
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.chat = chat
+        self._program = program
+        self._executor = executor
+        self._metrics = metrics
+        self._max_blocks = -(-model.max_seq // KV_BLOCK_SIZE)
+        self._allocator = BlockAllocator(model.rows * self._max_blocks)
+        self._scheduler = Scheduler(
+            num_rows=model.rows,
+            block_size=KV_BLOCK_SIZE,
+            token_budget=token_budget,
+            mixed_token_budget=mixed_token_budget,
+            allocator=self._allocator,
+        )
+        self._generations: dict[Sequence, Generation] = {}
+        self._arrivals: deque[Generation] = deque()
+        self._releases: deque[Generation] = deque()
+        self._wake = anyio.Event()
+        self._is_draining = False
+
+    @property
+    def is_draining(self) -> bool:
+        return self._is_draining
+
+    def drain(self) -> None:
+        """Refuses every `open` from now on; sequences already open run on."""
+        self._is_draining = True
+
+    def abort(self, message: str) -> None:
+        """Ends every open sequence with a `Failed` event that says `message`. For the drain deadline."""
+        for generation in [*self._generations.values(), *self._arrivals]:
+            self._fail(generation, message, draining=True)
+
+    def statistics(self) -> EngineStatistics:
+        return EngineStatistics(
+            rows_held=self._scheduler.num_running,
+            kv_blocks_held=self._allocator.num_held,
+            waiting=self._scheduler.num_waiting + len(self._arrivals),
+        )
+
+    @asynccontextmanager
+    async def open(self, request: GenerationRequest) -> AsyncGenerator[MemoryObjectReceiveStream[Event]]:
+        """A channel with the events of one sequence: `Opened` when it gets a row, deltas, `Finished` or `Failed`.
+
+        Leaving the block, in whatever way, ends the sequence: its row and blocks are free within one step.
+
+        Raises:
+            Draining: the engine takes no new sequences.
+        """
+        if self._is_draining:
+            raise Draining("the server is shutting down and takes no new requests")
+        num_prompt_tokens = len(request.prompt_ids)
+        assert 1 <= num_prompt_tokens < self.model.max_seq
+        max_total_tokens = min(num_prompt_tokens + request.max_tokens, self.model.max_seq)
+        # Room for every event the sequence can cause (Opened, one Delta a token and one to flush, the end), so that
+        # the device task never waits for a slow consumer. An event is small; max_seq bounds their number.
+        send, receive = anyio.create_memory_object_stream[Event](max_total_tokens - num_prompt_tokens + 4)
+        generation = Generation(
+            sequence=Sequence(
+                request=request,
+                token_ids=list(request.prompt_ids),
+                num_prompt_tokens=num_prompt_tokens,
+                max_total_tokens=max_total_tokens,
+                stop_ids=self.tokenizer.eos_ids,
+            ),
+            tokenizer=self.tokenizer,
+            send=send,
+            clock=Clock(anyio.current_time()),
+        )
+        self._arrivals.append(generation)
+        self._wake.set()
+        try:
+            yield receive
+        finally:
+            receive.close()
+            if not generation.is_over:
+                generation.is_over = True
+                self._metrics.cancelled.inc()
+                generation.send.close()
+            self._releases.append(generation)
+            self._wake.set()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """The device task. Runs until cancelled; a step in flight is finished first."""
+        task_status.started()
+        while True:
+            self._take_commands()
+            plan = self._scheduler.compose()
+            if plan is None:
+                await self._wake.wait()
+                self._wake = anyio.Event()
+                continue
+            await self._run_step(plan)
+
+    def _take_commands(self) -> None:
+        while self._arrivals:
+            generation = self._arrivals.popleft()
+            if not generation.is_over:
+                self._generations[generation.sequence] = generation
+                self._scheduler.add(generation.sequence)
+        while self._releases:
+            self._forget(self._releases.popleft())
+        now = anyio.current_time()
+        for sequence in self._scheduler.admit():
+            generation = self._generations[sequence]
+            generation.clock.opened = now
+            self._metrics.queue_wait_seconds.observe(now - generation.clock.arrived)
+            self._metrics.prompt_tokens.inc(sequence.num_prompt_tokens)
+            generation.send.send_nowait(Opened())
+        self._publish()
+
+    def _forget(self, generation: Generation) -> None:
+        if self._generations.pop(generation.sequence, None) is not None:
+            self._scheduler.remove(generation.sequence)
+
+    def _publish(self) -> None:
+        self._metrics.rows_held.set(self._scheduler.num_running)
+        self._metrics.kv_blocks_held.set(self._allocator.num_held)
+
+    async def _run_step(self, plan: StepPlan) -> None:
+        started = anyio.current_time()
+        try:
+            result = await self._executor.call(lambda: self._execute(plan))
+        except Exception:
+            # Our own bug, or the device's: it ends the sequences of this step and no other.
+            logger.exception("a step of %d tokens failed", plan.num_tokens)
+            for chunk in plan.chunks:
+                self._fail(self._generations[chunk.sequence], "the engine failed on this request", draining=False)
+            return
+        now = anyio.current_time()
+        self._metrics.steps.inc()
+        self._metrics.step_wall_seconds.inc(now - started)
+        self._scheduler.commit(plan, result.token_ids)
+        self._deliver(plan, result, now)
+
+    def _execute(self, plan: StepPlan) -> StepResult:
+        return self._program.launch(build_step(plan, max_blocks=self._max_blocks)).tokens()
+
+    def _deliver(self, plan: StepPlan, result: StepResult, now: float) -> None:
+        sampled = (chunk.sequence for chunk in plan.chunks if chunk.samples)
+        for sequence, token_id, logprobs in zip(sampled, result.token_ids, result.logprobs, strict=True):
+            generation = self._generations[sequence]
+            if generation.is_over:  # left while the step ran
+                continue
+            self._metrics.generated_tokens.inc()
+            clock = generation.clock
+            if clock.last_token is None:
+                clock.first_token = now
+                self._metrics.time_to_first_token_seconds.observe(now - clock.arrived)
+            else:
+                self._metrics.inter_token_seconds.observe(now - clock.last_token)
+            clock.last_token = now
+            for event in generation.accept(token_id, logprobs):
+                generation.send.send_nowait(event)
+                if isinstance(event, Finished):
+                    generation.send.close()
+                    self._forget(generation)
+        self._publish()
+
+    def _fail(self, generation: Generation, message: str, *, draining: bool) -> None:
+        if generation.is_over:
+            return
+        generation.is_over = True
+        generation.send.send_nowait(Failed(message, draining))
+        generation.send.close()
+        self._releases.append(generation)
+        self._wake.set()

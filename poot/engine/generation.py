@@ -1,0 +1,118 @@
+"""The text side of one sequence: drawn tokens in, events out.
+
+Detokenizing, stop strings and log-probabilities of one sequence meet here. Synchronous; the engine delivers what
+`accept` returns.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from anyio.streams.memory import MemoryObjectSendStream
+
+from poot.devices.base import SampleLogprobs
+from poot.engine.sequence import Delta, Event, Finished, FinishReason, Sequence, Timings, TokenLogprob
+from poot.engine.text import Detokenizer, StopMatcher, Tokenizer
+
+
+@dataclass(slots=True)
+class Clock:
+    """When a sequence reached each stage, in seconds of the event loop's clock."""
+
+    arrived: float
+    opened: float | None = None
+    first_token: float | None = None
+    last_token: float | None = None
+
+    def timings(self) -> Timings:
+        """Durations up to the last token."""
+        opened = self.opened if self.opened is not None else self.arrived
+        first = self.first_token if self.first_token is not None else opened
+        last = self.last_token if self.last_token is not None else first
+        return Timings(opened - self.arrived, first - opened, last - first)
+
+
+@dataclass(slots=True, eq=False)
+class Generation:
+    """A sequence with everything needed to turn its tokens into events.
+
+    Attributes:
+        send: where its events go; the buffer holds every event the sequence can cause.
+    """
+
+    sequence: Sequence
+    tokenizer: Tokenizer
+    send: MemoryObjectSendStream[Event]
+    clock: Clock
+    detokenizer: Detokenizer = field(init=False)
+    stop_matcher: StopMatcher = field(init=False)
+    num_decoded_chars: int = 0
+    num_sent_chars: int = 0
+    _unsent: deque[tuple[int, int, TokenLogprob]] = field(default_factory=deque)
+    is_over: bool = False
+
+    def __post_init__(self) -> None:
+        self.detokenizer = self.tokenizer.detokenizer()
+        self.stop_matcher = StopMatcher(self.sequence.request.stop)
+
+    def accept(self, token_id: int, logprobs: SampleLogprobs | None) -> list[Event]:
+        """Events of the newest token, which the sequence already holds; the last one is `Finished` if it ends here."""
+        sequence = self.sequence
+        if token_id in sequence.stop_ids and not sequence.request.ignore_eos:
+            return [*self._flush(()), self._finished(FinishReason.STOP)]
+        piece = self.detokenizer.push(token_id)
+        start = self.num_decoded_chars
+        self.num_decoded_chars += len(piece)
+        if logprobs is not None:
+            # A token that ends inside a character is complete once that character is.
+            end = self.num_decoded_chars + (1 if self.detokenizer.has_pending else 0)
+            self._unsent.append((start, end, self._token_logprob(token_id, logprobs)))
+        text, matched = self.stop_matcher.push(piece)
+        self.num_sent_chars += len(text)
+        if matched:
+            return [
+                Delta(text, (token_id,), self._take_logprobs(everything_before_cut=True)),
+                self._finished(FinishReason.STOP),
+            ]
+        if len(sequence.token_ids) >= sequence.max_total_tokens:
+            return [*self._flush((token_id,), text), self._finished(FinishReason.LENGTH)]
+        return [Delta(text, (token_id,), self._take_logprobs())]
+
+    def _flush(self, token_ids: tuple[int, ...], text: str = "") -> list[Event]:
+        """What detokenizer and stop matcher still hold, at the end of the text."""
+        tail, matched = self.stop_matcher.push(self.detokenizer.flush())
+        if not matched:
+            tail += self.stop_matcher.flush()
+        self.num_sent_chars += len(tail)
+        logprobs = self._take_logprobs(everything_before_cut=True)
+        if not (text or tail or token_ids or logprobs):
+            return []
+        return [Delta(text + tail, token_ids, logprobs)]
+
+    def _take_logprobs(self, *, everything_before_cut: bool = False) -> tuple[TokenLogprob, ...]:
+        """Log-probabilities of the tokens whose text is out; at the end, of those any of whose text is."""
+        taken = []
+        while self._unsent:
+            start, end, logprob = self._unsent[0]
+            is_out = end <= self.num_sent_chars or (everything_before_cut and start < self.num_sent_chars)
+            if not is_out:
+                break
+            taken.append(logprob)
+            self._unsent.popleft()
+        return tuple(taken)
+
+    def _token_logprob(self, token_id: int, logprobs: SampleLogprobs) -> TokenLogprob:
+        token_bytes = self.tokenizer.token_bytes
+        return TokenLogprob(
+            token_id,
+            token_bytes(token_id),
+            logprobs.logprob,
+            tuple((top_id, token_bytes(top_id), value) for top_id, value in logprobs.top),
+        )
+
+    def _finished(self, reason: FinishReason) -> Finished:
+        self.is_over = True
+        return Finished(
+            reason, self.sequence.num_prompt_tokens, self.sequence.num_generated_tokens, self.clock.timings()
+        )

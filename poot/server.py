@@ -1,0 +1,192 @@
+"""The composition root: load, plan, prepare, open, serve, drain.
+
+The only module that sees every part. It chooses the event loop, owns the root task group, and fixes the order in which
+things start and stop: the engine starts before the listener and outlives every connection.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import time
+
+import anyio
+
+from poot.api.routes import Api
+from poot.config import Address, Config, FdAddress, TcpAddress
+from poot.devices.base import Device
+from poot.devices.select import select_device
+from poot.engine.checkpoint import Checkpoint, open_checkpoint
+from poot.engine.device_thread import DeviceThread
+from poot.engine.engine import Engine, EngineInfo
+from poot.engine.models import DecoderModel, load_model
+from poot.engine.runner import Prepared, prepare_decoder
+from poot.engine.text import ChatTemplate, Tokenizer, load_tokenizer
+from poot.metrics import Metrics
+from poot.net.listener import Server
+from poot.progress import LoadProgress
+
+logger = logging.getLogger("poot.server")
+
+try:
+    import uvloop  # noqa: F401 - its presence decides the loop
+except ImportError:
+    HAS_UVLOOP = False
+else:
+    HAS_UVLOOP = True
+
+# How long in-flight answers get, after the drain deadline has ended their sequences, to write their last event.
+LAST_WORD_SECONDS = 1.0
+
+
+def run(config: Config) -> int:
+    """Serves until a signal. Returns the exit status; a second signal ends the process at once with 128 + its number.
+
+    Raises:
+        ConfigError, StartupError: before the listener opens.
+    """
+    served = load(config)
+    return anyio.run(serve, config, served, backend="asyncio", backend_options={"use_uvloop": HAS_UVLOOP})
+
+
+class Served:
+    """Everything that loading made: a model ready to run, and its text side."""
+
+    def __init__(
+        self,
+        *,
+        checkpoint: Checkpoint,
+        device: Device,
+        model: DecoderModel,
+        prepared: Prepared,
+        tokenizer: Tokenizer,
+        chat: ChatTemplate | None,
+    ) -> None:
+        self.prepared = prepared
+        self.tokenizer = tokenizer
+        self.chat = chat
+        self.device = device
+        self.info = EngineInfo(
+            model_id=model_id(checkpoint),
+            task="generate",
+            backend=device.name,
+            device=device.description,
+            rows=prepared.plan.num_rows,
+            max_seq=prepared.plan.max_seq,
+            vocab_size=model.spec.vocab_size,
+            context_limit=model.spec.max_positions,
+            created=int(time.time()),
+            weight_bytes=prepared.plan.terms["weights"],
+            kv_bytes=prepared.kv_bytes,
+            terms=dict(prepared.plan.terms),
+        )
+
+    def engine(self, executor: DeviceThread, metrics: Metrics) -> Engine:
+        """An engine over the prepared program; `executor` runs its steps."""
+        return Engine(
+            model=self.info,
+            tokenizer=self.tokenizer,
+            chat=self.chat,
+            program=self.prepared.program,
+            executor=executor,
+            token_budget=self.prepared.token_budget,
+            mixed_token_budget=self.prepared.mixed_token_budget,
+            metrics=metrics,
+        )
+
+
+def model_id(checkpoint: Checkpoint) -> str:
+    """The name the model is served under: the file's name without .gguf, or the directory's name."""
+    path = checkpoint.path.resolve()
+    return path.stem if path.suffix == ".gguf" else path.name
+
+
+def load(config: Config) -> Served:
+    """Opens the device and the model file, fits the workload and rehearses it. Blocks; no event loop runs yet.
+
+    Raises:
+        DeviceError, CheckpointError, CapacityError, NotAvailableError, ConfigError: one typed line each.
+    """
+    device = select_device(config.device)
+    budget = device.memory()
+    checkpoint = open_checkpoint(config.model)
+    tokenizer = load_tokenizer(checkpoint)
+    source = config.engine.chat_template or checkpoint.chat_template
+    origin = config.engine.chat_template_origin or "the model's chat template"
+    chat = ChatTemplate(source, origin=origin, tokenizer=tokenizer) if source is not None else None
+    with LoadProgress(str(checkpoint.path.name)) as progress:
+        model = load_model(checkpoint, device, progress=progress.update)
+    prepared = prepare_decoder(model, device, config.engine, budget)
+    logger.info("rehearsed the largest step in %.2f s", prepared.rehearsal_seconds)
+    return Served(
+        checkpoint=checkpoint, device=device, model=model, prepared=prepared, tokenizer=tokenizer, chat=chat
+    )
+
+
+async def serve(config: Config, served: Served) -> int:
+    """Runs engine and listener until SIGINT or SIGTERM has been drained. Returns 0."""
+    # The model's objects live for ever: without them a collection looks only at what requests leave behind.
+    gc.collect()
+    gc.freeze()
+    metrics = Metrics()
+    device_thread = DeviceThread()
+    engine = served.engine(device_thread, metrics)
+    server = Server(config.net, Api(engine, config.api, metrics), metrics)
+    async with anyio.create_task_group() as root:
+        await root.start(device_thread.run)
+        await root.start(engine.run)
+        # Handlers stand before the port opens: whoever sees it open may send a signal.
+        await root.start(_watch_signals, config, engine, server)
+        async with anyio.create_task_group() as connections:
+            address = await connections.start(server.serve)
+            info = served.info
+            logger.info(
+                "serving model=%s task=%s backend=%s rows=%d max_seq=%d weights=%d bytes kv=%d bytes address=%s",
+                info.model_id,
+                info.task,
+                info.backend,
+                info.rows,
+                info.max_seq,
+                info.weight_bytes,
+                info.kv_bytes,
+                format_address(address),
+            )
+        logger.info("drained")
+        root.cancel_scope.cancel()
+    return 0
+
+
+async def _watch_signals(
+    config: Config, engine: Engine, server: Server, *, task_status: anyio.abc.TaskStatus[None]
+) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async with anyio.create_task_group() as task_group:
+            async for number in signals:
+                if server.is_draining:
+                    logger.warning("second signal, leaving at once")
+                    # Not sys.exit: a step on the device thread must not hold up the exit.
+                    os._exit(128 + number)
+                logger.info(
+                    "signal %s: draining for at most %d s", signal.Signals(number).name, config.net.drain_timeout_seconds
+                )
+                engine.drain()
+                server.drain()
+                task_group.start_soon(_enforce_drain_deadline, config.net.drain_timeout_seconds, engine)
+
+
+async def _enforce_drain_deadline(seconds: float, engine: Engine) -> None:
+    await anyio.sleep(seconds)
+    engine.abort("the server shut down before this request was finished")
+
+
+def format_address(address: Address) -> str:
+    """An address as it is written on the command line."""
+    if isinstance(address, TcpAddress):
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        return f"{host}:{address.port}"
+    if isinstance(address, FdAddress):
+        return f"fd://{address.fd}"
+    return f"unix:{address.path}"
