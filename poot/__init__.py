@@ -1,0 +1,3 @@
+"""poot: one process that serves one model over HTTP."""
+
+__version__ = "0.1.0"
