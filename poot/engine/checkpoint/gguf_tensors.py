@@ -9,13 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-
 from poot.devices.base import Weight
 from poot.devices.formats import Format
 from poot.engine.checkpoint.fields import quote
 from poot.engine.checkpoint.gguf_metadata import Cursor
-from poot.engine.checkpoint.mapped_file import byte_tensor
+from poot.engine.checkpoint.mapped_file import DENSE_DTYPES, byte_tensor
 
 # The format's own limits.
 MAX_NAME_BYTES = 64
@@ -74,8 +72,6 @@ TYPE_NAMES = {
 }
 
 _FORMATS = {type_id: Format[name] for type_id, name in TYPE_NAMES.items() if name in Format.__members__}
-
-DENSE_DTYPES = {Format.F32: torch.float32, Format.F16: torch.float16, Format.BF16: torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)

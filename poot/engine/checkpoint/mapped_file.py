@@ -9,7 +9,10 @@ from pathlib import Path
 
 import torch
 
+from poot.devices.formats import Format
 from poot.errors import CheckpointError
+
+DENSE_DTYPES = {Format.F32: torch.float32, Format.F16: torch.float16, Format.BF16: torch.bfloat16}
 
 
 def display_path(path: Path) -> str:
@@ -34,12 +37,12 @@ def map_file(path: Path) -> memoryview:
         # Asked before opening: to open a pipe would wait for its writer.
         if not stat.S_ISREG(status.st_mode):
             raise CheckpointError("not a regular file", path=where)
+        if status.st_size == 0:  # which cannot be mapped
+            raise CheckpointError("the file is empty", path=where)
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise CheckpointError(f"cannot be read: {error.strerror or error}", path=where) from error
-    except ValueError as error:  # mmap's answer to a file without a byte
-        raise CheckpointError("the file is empty", path=where) from error
     return memoryview(mapped)
 
 
