@@ -117,12 +117,10 @@ def load(config: Config) -> Served:
     origin = config.engine.chat_template_origin or "the model's chat template"
     chat = ChatTemplate(source, origin=origin, tokenizer=tokenizer) if source is not None else None
     with LoadProgress(str(checkpoint.path.name)) as progress:
-        model = load_model(checkpoint, device, progress=progress.update)
+        model = load_model(checkpoint, device, max_positions=config.engine.max_seq, progress=progress.update)
     prepared = prepare_decoder(model, device, config.engine, budget)
     logger.info("rehearsed the largest step in %.2f s", prepared.rehearsal_seconds)
-    return Served(
-        checkpoint=checkpoint, device=device, model=model, prepared=prepared, tokenizer=tokenizer, chat=chat
-    )
+    return Served(checkpoint=checkpoint, device=device, model=model, prepared=prepared, tokenizer=tokenizer, chat=chat)
 
 
 async def serve(config: Config, served: Served) -> int:
@@ -170,7 +168,9 @@ async def _watch_signals(
                     # Not sys.exit: a step on the device thread must not hold up the exit.
                     os._exit(128 + number)
                 logger.info(
-                    "signal %s: draining for at most %d s", signal.Signals(number).name, config.net.drain_timeout_seconds
+                    "signal %s: draining for at most %d s",
+                    signal.Signals(number).name,
+                    config.net.drain_timeout_seconds,
                 )
                 engine.drain()
                 server.drain()

@@ -1,6 +1,6 @@
 """What a decoder is, as data. A family file reads a config into a `DecoderSpec`; `decoder.py` runs any of them.
 
-Names of tensors follow one scheme inside poot (`DecoderTensors`), whatever the file calls them.
+Names of tensors follow one scheme inside poot (`poot.engine.models.tensors`), whatever the file calls them.
 """
 
 from __future__ import annotations
@@ -70,6 +70,10 @@ class DecoderSpec:
         post_norms: whether a norm stands after attention and after the MLP, before the residual addition.
         norm_weight_offset: added to stored norm weights (Gemma's safetensors store weight - 1; its GGUF does not).
         embedding_multiplier, residual_multiplier, logits_multiplier: Granite's and Gemma's factors.
+        attention_bias: whether the query, key and value projections have biases.
+        output_bias: whether the projection after attention has one.
+        mlp_bias: whether the MLP's projections have them.
+        fused_qkv, fused_gate_up: whether the file stores these projections as one tensor (Phi 3).
     """
 
     family: str
@@ -90,3 +94,8 @@ class DecoderSpec:
     residual_multiplier: float = 1.0
     logits_multiplier: float = 1.0
     tied_embeddings: bool = False
+    attention_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    fused_qkv: bool = False
+    fused_gate_up: bool = False

@@ -1,0 +1,83 @@
+"""Which architecture names are served, and by which family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from poot.engine.checkpoint.types import Checkpoint, FileFormat
+from poot.engine.models.families import llama
+from poot.engine.models.spec import DecoderSpec
+from poot.errors import CheckpointError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One decoder family.
+
+    Attributes:
+        hub_architecture: its class name in config.json's `architectures`.
+        gguf_architecture: its `general.architecture`.
+        from_hub, from_gguf: read a checkpoint of that format into a spec.
+    """
+
+    name: str
+    hub_architecture: str
+    gguf_architecture: str
+    from_hub: Callable[[Checkpoint], DecoderSpec]
+    from_gguf: Callable[[Checkpoint], DecoderSpec]
+
+
+FAMILIES = (
+    Family(
+        name="llama",
+        hub_architecture="LlamaForCausalLM",
+        gguf_architecture="llama",
+        from_hub=llama.from_hub,
+        from_gguf=llama.from_gguf,
+    ),
+    Family(
+        name="mistral",
+        hub_architecture="MistralForCausalLM",
+        gguf_architecture="llama",
+        from_hub=llama.mistral_from_hub,
+        from_gguf=llama.from_gguf,
+    ),
+)
+
+
+def model_families() -> tuple[Family, ...]:
+    """Every family served, for documentation and messages."""
+    return FAMILIES
+
+
+def read_spec(checkpoint: Checkpoint) -> DecoderSpec:
+    """The spec of `checkpoint`.
+
+    Raises:
+        CheckpointError: an architecture that is not served, or a config that is wrong or not understood.
+        NotAvailableError: a model that needs a feature that is not built yet.
+    """
+    architecture = checkpoint.architecture
+    for family in FAMILIES:
+        if checkpoint.file_format is FileFormat.GGUF and architecture == family.gguf_architecture:
+            return family.from_gguf(checkpoint)
+        if checkpoint.file_format is FileFormat.SAFETENSORS and architecture == family.hub_architecture:
+            return family.from_hub(checkpoint)
+    raise CheckpointError(f"{_kind(architecture)}; poot serves {_supported(checkpoint)}", path=str(checkpoint.path))
+
+
+def _kind(architecture: str) -> str:
+    """What is known of an architecture that is not served."""
+    shown = repr(architecture[:80])
+    if architecture.endswith("ForConditionalGeneration") or architecture in ("clip", "mmproj"):
+        return f"architecture {shown} is a vision-language or encoder-decoder model, which is not served yet"
+    if architecture.endswith(("Model", "ForSequenceClassification", "ForMaskedLM")) or "bert" in architecture.lower():
+        return f"architecture {shown} is an encoder, which is not served yet"
+    return f"architecture {shown} is not known"
+
+
+def _supported(checkpoint: Checkpoint) -> str:
+    is_gguf = checkpoint.file_format is FileFormat.GGUF
+    names = {family.gguf_architecture if is_gguf else family.hub_architecture: None for family in FAMILIES}
+    return ", ".join(names)
