@@ -1,0 +1,234 @@
+"""tokenizer.json: the `tokenizers` library's own file, with special tokens given their internal names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tokenizers
+
+from poot.engine.checkpoint.fields import ConfigReader
+from poot.engine.checkpoint.types import Checkpoint
+from poot.engine.text.end_tokens import WELL_KNOWN_END_TOKENS, find_end_tokens
+from poot.engine.text.library import build
+from poot.engine.text.special import SpecialTokens
+from poot.engine.text.tokenizer import TokenizerParts
+from poot.engine.text.vocabulary import PieceStyle, Vocabulary
+from poot.errors import CheckpointError
+
+# Ids past this are not read: the file is JSON, so a tiny one could ask for a table of any size.
+MAX_TOKENS = 4_000_000
+
+# Any text that encodes to something: what surrounds its ids is what the post-processor adds.
+_PROBE = "a"
+
+
+@dataclass(frozen=True)
+class _AddedTokens:
+    """added_tokens of the file: by text, special or not; those matched only after normalising set apart."""
+
+    special: dict[str, int]
+    ordinary: dict[str, int]
+    normalized: dict[str, int]
+
+
+def read_hf_tokenizer(checkpoint: Checkpoint) -> TokenizerParts:
+    """A tokenizer from the text of tokenizer.json, tokenizer_config.json and the configs' token ids.
+
+    Truncation and padding that the file may ask for are switched off. What surrounds a text is what the file's
+    post-processor adds; add_bos_token and add_eos_token of tokenizer_config.json, where present, overrule it.
+
+    Raises:
+        CheckpointError: the file is absent or malformed, or of a kind whose tokens cannot be decoded one by one.
+    """
+    where = f"{checkpoint.path}/tokenizer.json"
+    if checkpoint.tokenizer_json is None:
+        raise CheckpointError("there is no tokenizer.json", path=str(checkpoint.path))
+    content = _parse(checkpoint.tokenizer_json, where)
+    added = _read_added_tokens(content, where)
+    special_tokens = build(lambda: SpecialTokens(added.special, added.ordinary), where=where)
+    library = build(lambda: _build_library(content, special_tokens), where=where)
+    pieces = _read_pieces(library, special_tokens, where)
+    ids = {**added.normalized, **added.ordinary, **added.special}
+    literal_ids = [*added.ordinary.values(), *added.normalized.values()]
+    vocabulary = Vocabulary(
+        pieces, _find_style(content, where), special_ids=added.special.values(), literal_ids=literal_ids
+    )
+    variables = _read_variables(checkpoint.tokenizer_config)
+    token_ids = {text: token_id for token_id, text in enumerate(pieces) if text is not None} | ids
+    bos_id = _find_id(checkpoint, "bos", variables, token_ids)
+    eos_id = token_ids.get(variables.get("eos_token", ""))
+    prefix, suffix = build(lambda: _surroundings(library), where=where)
+    named = [*_named_end_ids(checkpoint, len(pieces)), *([] if eos_id is None else [eos_id])]
+    config = ConfigReader(checkpoint.tokenizer_config, where=f"{checkpoint.path}/tokenizer_config.json")
+    return TokenizerParts(
+        library=library,
+        vocabulary=vocabulary,
+        special_tokens=special_tokens,
+        prefix_ids=_overrule(config, "add_bos_token", "bos_token", bos_id, prefix),
+        suffix_ids=_overrule(config, "add_eos_token", "eos_token", eos_id, suffix),
+        bos_id=bos_id,
+        eos_ids=find_end_tokens(named, ids),
+        variables=variables,
+    )
+
+
+def _parse(text: str, where: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"not JSON: {error}", path=where) from error
+    if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
+        raise CheckpointError("not a tokenizer: there is no object named model", path=where)
+    return content
+
+
+def _read_added_tokens(content: dict[str, Any], where: str) -> _AddedTokens:
+    added = _AddedTokens({}, {}, {})
+    entries = content.get("added_tokens") or []
+    if not isinstance(entries, list):
+        raise CheckpointError("added_tokens must be a list", path=where)
+    for index, entry in enumerate(entries):
+        if not isinstance(entry, dict):
+            raise CheckpointError(f"added_tokens[{index}] must be an object", path=where)
+        reader = ConfigReader(entry, where=f"{where}: added_tokens[{index}]")
+        text = reader.require_str("content")
+        token_id = reader.require_int("id", maximum=MAX_TOKENS)
+        if not text:
+            raise CheckpointError("an added token has no text", path=reader.where)
+        if reader.optional_bool("special", False) or text in WELL_KNOWN_END_TOKENS:
+            added.special[text] = token_id
+        elif reader.optional_bool("normalized", False):
+            added.normalized[text] = token_id
+        else:
+            added.ordinary[text] = token_id
+    return added
+
+
+def _build_library(content: dict[str, Any], special_tokens: SpecialTokens) -> tokenizers.Tokenizer:
+    names = special_tokens.names
+    for entry in content.get("added_tokens") or []:
+        if entry["content"] in names:
+            entry.update(content=names[entry["content"]], normalized=False, special=True)
+    _rename_model(content["model"], names)
+    content["truncation"] = content["padding"] = None
+    return tokenizers.Tokenizer.from_str(json.dumps(content, ensure_ascii=False))
+
+
+def _rename_model(model: dict[str, Any], names: Mapping[str, str]) -> None:
+    """Puts internal names into the model's vocabulary, and drops merges that would grow a special token from text."""
+    vocab = model.get("vocab")
+    if isinstance(vocab, dict):
+        model["vocab"] = {names.get(text, text): token_id for text, token_id in vocab.items()}
+    elif isinstance(vocab, list):  # Unigram: pairs of piece and score
+        model["vocab"] = [[names.get(piece, piece), *rest] for piece, *rest in vocab]
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    merges = model.get("merges")
+    if isinstance(merges, list) and names:
+        model["merges"] = [merge for merge in merges if not _touches(merge, names)]
+
+
+def _touches(merge: Any, names: Mapping[str, str]) -> bool:
+    parts = merge.split(" ", 1) if isinstance(merge, str) else merge
+    return "".join(parts) in names or any(part in names for part in parts)
+
+
+def _read_pieces(library: tokenizers.Tokenizer, special_tokens: SpecialTokens, where: str) -> list[str | None]:
+    """Every id's piece, special tokens by their text; None where the file leaves an id out."""
+    ids = library.get_vocab(with_added_tokens=True)
+    largest = max(ids.values(), default=-1)
+    if not 0 <= largest < MAX_TOKENS:
+        raise CheckpointError(f"the largest token id is {largest}; 0 to {MAX_TOKENS - 1} are read", path=where)
+    pieces: list[str | None] = [None] * (largest + 1)
+    for text, token_id in ids.items():
+        pieces[token_id] = text
+    for text, token_id in special_tokens.special.items():
+        pieces[token_id] = text
+    return pieces
+
+
+def _find_style(content: dict[str, Any], where: str) -> PieceStyle:
+    """How the file's decoder turns a piece into text, token by token."""
+    decoders = {decoder.get("type"): decoder for decoder in _walk(content.get("decoder"))}
+    if "ByteLevel" in decoders:
+        return PieceStyle.BYTE_LEVEL
+    if "WordPiece" in decoders:
+        if decoders["WordPiece"].get("prefix", "##") != "##":
+            raise CheckpointError("decoder WordPiece with a prefix other than ## is not supported", path=where)
+        return PieceStyle.WORDPIECE_CONTINUED
+    unsupported = sorted(str(kind) for kind in set(decoders) - _SENTENCEPIECE_DECODERS)
+    if unsupported:
+        raise CheckpointError(f"decoder {', '.join(unsupported)} is not supported", path=where)
+    return PieceStyle.SENTENCEPIECE if decoders else PieceStyle.PLAIN
+
+
+# "▁" to a space, bytes to characters, and the stripping that is not for a continued text.
+_SENTENCEPIECE_DECODERS = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
+
+
+def _walk(decoder: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(decoder, dict):
+        if decoder.get("type") == "Sequence":
+            for inner in decoder.get("decoders") or []:
+                yield from _walk(inner)
+        else:
+            yield decoder
+
+
+def _surroundings(library: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What the post-processor puts before and after one text."""
+    inner = library.encode(_PROBE, add_special_tokens=False).ids
+    outer = library.encode(_PROBE, add_special_tokens=True).ids
+    for start in range(len(outer) - len(inner) + 1):
+        if outer[start : start + len(inner)] == inner:
+            return tuple(outer[:start]), tuple(outer[start + len(inner) :])
+    raise ValueError("its post-processor changes the text's own tokens")
+
+
+def _overrule(
+    config: ConfigReader, flag: str, name: str, token_id: int | None, processed: tuple[int, ...]
+) -> tuple[int, ...]:
+    """`processed`, unless tokenizer_config.json says outright whether the token is added."""
+    asked = config.optional_bool(flag, None)
+    if asked is None or (asked and token_id is not None and token_id in processed):
+        return processed
+    if not asked:
+        return tuple(item for item in processed if item != token_id)
+    if token_id is None:
+        raise CheckpointError(f"{flag} is true and {name} names no token", path=config.where)
+    return (token_id,)
+
+
+def _read_variables(config: Mapping[str, Any]) -> dict[str, str]:
+    """bos_token and the like, as text; tokenizer_config.json writes each as a string or an object."""
+    variables = {}
+    for name, value in config.items():
+        text = value.get("content") if isinstance(value, Mapping) else value
+        if name.endswith("_token") and isinstance(text, str):
+            variables[name] = text
+    return variables
+
+
+def _find_id(checkpoint: Checkpoint, name: str, variables: Mapping[str, str], ids: Mapping[str, int]) -> int | None:
+    """The id of bos_token, else bos_token_id of config.json, where it names a token."""
+    text = variables.get(f"{name}_token")
+    if text is not None:
+        return ids.get(text)
+    token_id = checkpoint.config.get(f"{name}_token_id")
+    return token_id if type(token_id) is int and token_id in ids.values() else None
+
+
+def _named_end_ids(checkpoint: Checkpoint, num_tokens: int) -> list[int]:
+    """eos_token_id of generation_config.json and config.json: none, one or a list each.
+
+    Ids past the vocabulary are dropped: some configs name the token of a larger sibling.
+    """
+    found: list[int] = []
+    for config in (checkpoint.generation_config, checkpoint.config):
+        value = config.get("eos_token_id")
+        values = value if isinstance(value, list) else [value]
+        found.extend(item for item in values if type(item) is int and 0 <= item < num_tokens)
+    return found

@@ -1,0 +1,176 @@
+"""Chat templates: a model's own jinja source, rendered in a sandbox.
+
+The language is the one Hugging Face's `apply_chat_template` gives to templates: jinja2 with trimmed blocks, loop
+controls, the `generation` tag, `raise_exception`, `strftime_now` and a `tojson` that leaves HTML alone. A template
+comes with a model file, or from the operator; it sees the conversation and a few strings, and the sandbox keeps it from
+everything else, including changing what it is given.
+
+Bounded: `range` by the sandbox (100,000 items), the text by MAX_RENDERED_CHARACTERS, recursion by the interpreter.
+Not bounded: time. A template with nested loops can take as long as it likes, and a client chooses only how long a list
+it loops over; the API renders on a worker thread. Nor is the size of one string that an expression builds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+
+from poot.errors import BadRequest, CheckpointError, ConfigError
+
+# A conversation of 4 MiB, the default body, and what a template adds to it.
+MAX_RENDERED_CHARACTERS = 16 * 1024 * 1024
+
+JINJA_SYNTAX = ("{{", "{%", "{#")
+
+
+class _RefusedByTemplate(Exception):
+    """The template called raise_exception."""
+
+
+class _GenerationTag(jinja2.ext.Extension):
+    """{% generation %}...{% endgeneration %} marks, for training, what the assistant said. Here it is its contents."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it a plain set, and only reads it
+
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        # A scope of its own, as in Hugging Face's: what is set inside is not seen after it.
+        return jinja2.nodes.Scope(body).set_lineno(line)
+
+
+def _raise_exception(message: str) -> None:
+    raise _RefusedByTemplate(message)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _make_environment(now: Callable[[], datetime]) -> jinja2.sandbox.ImmutableSandboxedEnvironment:
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: now().strftime(form)
+    return environment
+
+
+def is_named_template(value: str) -> bool:
+    """Whether a --chat-template value has no jinja syntax, and so names a built-in template rather than being one."""
+    return not any(mark in value for mark in JINJA_SYNTAX)
+
+
+def check_chat_template(source: str, origin: str) -> None:
+    """Refuses a template given by the operator that poot cannot render.
+
+    Args:
+        source: the flag's value or the file's content.
+        origin: the flag, and the file it names, for the message.
+
+    Raises:
+        ConfigError: it names a built-in template, or does not compile.
+    """
+    if is_named_template(source):
+        shown = source if len(source) <= 60 else f"{source[:60]}..."
+        raise ConfigError(f"{origin}: {shown!r} has no jinja syntax and poot has no built-in templates to name")
+    ChatTemplate(source, origin=origin)
+
+
+class ChatTemplate:
+    """A compiled chat template.
+
+    Args:
+        source: jinja.
+        origin: where it came from: the flag and file, for messages; None for the model's own.
+        path: the model file, for messages about its own template.
+        now: the clock of strftime_now.
+
+    Raises:
+        ConfigError: an operator's template does not compile.
+        CheckpointError: the model's own does not.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        origin: str | None = None,
+        path: str | None = None,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        self.source = source
+        try:
+            self._template = _make_environment(now).from_string(source)
+        except (jinja2.TemplateError, SyntaxError, RecursionError, ValueError, OverflowError, MemoryError) as error:
+            line = f" in line {error.lineno}" if isinstance(error, jinja2.TemplateSyntaxError) else ""
+            message = f"the chat template does not compile: {_one_line(error)}{line}"
+            if origin is not None:
+                raise ConfigError(f"{origin}: {message}") from error
+            raise CheckpointError(message, path=path) from error
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The conversation as one text.
+
+        Args:
+            messages: role, content and whatever else the template reads.
+            add_generation_prompt: end with the beginning of the assistant's turn.
+            tools, documents: given to the template as they are.
+            variables: bos_token and the like, and what a request adds for this template; none of them can stand in for
+                the arguments above.
+
+        Raises:
+            BadRequest: the template refused the conversation, failed on it, or wrote too much; with its own message.
+        """
+        context = {
+            **(variables or {}),
+            "messages": messages,
+            "tools": tools,
+            "documents": documents,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        pieces: list[str] = []
+        size = 0
+        try:
+            for piece in self._template.generate(context):
+                pieces.append(piece)
+                size += len(piece)
+                if size > MAX_RENDERED_CHARACTERS:
+                    raise BadRequest("the chat template wrote more than 16 Mi characters", param="messages")
+        except BadRequest:
+            raise
+        except _RefusedByTemplate as error:
+            raise BadRequest(_one_line(error), param="messages") from error
+        except Exception as error:
+            # A template is a program: whatever it runs into is an answer to this request and no one else's.
+            raise BadRequest(
+                f"the chat template failed: {_one_line(error) or type(error).__name__}", param="messages"
+            ) from error
+        return "".join(pieces)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
