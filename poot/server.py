@@ -23,7 +23,7 @@ from poot.engine.device_thread import DeviceThread
 from poot.engine.engine import Engine, EngineInfo
 from poot.engine.models import DecoderModel, load_model
 from poot.engine.runner import Prepared, prepare_decoder
-from poot.engine.text import ChatTemplate, Tokenizer, load_tokenizer
+from poot.engine.text import ChatTemplate, Tokenizer, load_tokenizer, select_template
 from poot.metrics import Metrics
 from poot.net.listener import Server
 from poot.progress import LoadProgress
@@ -113,9 +113,7 @@ def load(config: Config) -> Served:
     budget = device.memory()
     checkpoint = open_checkpoint(config.model)
     tokenizer = load_tokenizer(checkpoint)
-    source = config.engine.chat_template or checkpoint.chat_template
-    origin = config.engine.chat_template_origin or "the model's chat template"
-    chat = ChatTemplate(source, origin=origin, tokenizer=tokenizer) if source is not None else None
+    chat = select_template(checkpoint, config.engine.chat_template, config.engine.chat_template_origin)
     with LoadProgress(str(checkpoint.path.name)) as progress:
         model = load_model(checkpoint, device, max_positions=config.engine.max_seq, progress=progress.update)
     prepared = prepare_decoder(model, device, config.engine, budget)
