@@ -197,9 +197,15 @@ def _sample(step: Step, logits: torch.Tensor) -> StepResult:
     sampling = step.sampling
     token_ids: list[int] = []
     logprobs: list[SampleLogprobs | None] = []
+    failed: set[int] = set()
     for index, row in enumerate(logits):
         allowed = row.clone()
         allowed[list(sampling.banned[index])] = -torch.inf
+        if not row.isfinite().all() or not allowed.isfinite().any():
+            failed.add(index)
+            token_ids.append(0)
+            logprobs.append(None)
+            continue
         temperature = float(sampling.temperature[index])
         if temperature == 0.0:
             token_id = int(allowed.argmax())
@@ -214,7 +220,7 @@ def _sample(step: Step, logits: torch.Tensor) -> StepResult:
         order = sorted(range(len(logprob)), key=lambda token: (-float(logprob[token]), token))[:wanted]
         top = tuple((token, float(logprob[token])) for token in order)
         logprobs.append(SampleLogprobs(float(logprob[token_id]), top))
-    return StepResult(tuple(token_ids), tuple(logprobs))
+    return StepResult(tuple(token_ids), tuple(logprobs), frozenset(failed))
 
 
 def _draw(step: Step, index: int, logits: torch.Tensor) -> int:

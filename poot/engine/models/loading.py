@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from poot.devices.base import Device, Linear, RopeTable, Weight
+from poot.engine.checkpoint.mapped_file import display_path
 from poot.engine.checkpoint.types import Checkpoint, FileFormat
 from poot.engine.models.decoder import DecoderModel, DecoderWeights, LayerWeights
 from poot.engine.models.registry import read_spec
@@ -25,7 +26,7 @@ Progress = Callable[[int, int], None]
 # Tensors that hold nothing the config does not say: rope frequencies kept by old exporters, and GGUF's factors on
 # them, which the family has read by then.
 HARMLESS_SUFFIXES = ("rotary_emb.inv_freq", ".attn_rot_embd.weight")
-HARMLESS_NAMES = frozenset({"rope_freqs.weight"})
+HARMLESS_NAMES = frozenset({"rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"})
 
 
 def load_model(
@@ -170,7 +171,7 @@ class _Loader:
             )
 
     def _error(self, message: str) -> CheckpointError:
-        return CheckpointError(message, path=str(self._checkpoint.path))
+        return CheckpointError(message, path=display_path(self._checkpoint.path))
 
 
 def _single(name: str | None) -> tuple[str, ...] | None:

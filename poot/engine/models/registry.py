@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from poot.engine.checkpoint.mapped_file import display_path
 from poot.engine.checkpoint.types import Checkpoint, FileFormat
-from poot.engine.models.families import llama
+from poot.engine.models.families import gemma, granite, llama, olmo2, phi3, qwen, smollm3
 from poot.engine.models.spec import DecoderSpec
 from poot.errors import CheckpointError
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Family:
     """One decoder family.
 
@@ -29,20 +30,16 @@ class Family:
 
 
 FAMILIES = (
-    Family(
-        name="llama",
-        hub_architecture="LlamaForCausalLM",
-        gguf_architecture="llama",
-        from_hub=llama.from_hub,
-        from_gguf=llama.from_gguf,
-    ),
-    Family(
-        name="mistral",
-        hub_architecture="MistralForCausalLM",
-        gguf_architecture="llama",
-        from_hub=llama.mistral_from_hub,
-        from_gguf=llama.from_gguf,
-    ),
+    Family("llama", "LlamaForCausalLM", "llama", llama.from_hub, llama.from_gguf),
+    Family("mistral", "MistralForCausalLM", "llama", llama.mistral_from_hub, llama.from_gguf),
+    Family("qwen2", "Qwen2ForCausalLM", "qwen2", qwen.qwen2_from_hub, qwen.qwen2_from_gguf),
+    Family("qwen3", "Qwen3ForCausalLM", "qwen3", qwen.qwen3_from_hub, qwen.qwen3_from_gguf),
+    Family("smollm3", "SmolLM3ForCausalLM", "smollm3", smollm3.from_hub, smollm3.from_gguf),
+    Family("gemma2", "Gemma2ForCausalLM", "gemma2", gemma.gemma2_from_hub, gemma.gemma2_from_gguf),
+    Family("gemma3", "Gemma3ForCausalLM", "gemma3", gemma.gemma3_from_hub, gemma.gemma3_from_gguf),
+    Family("phi3", "Phi3ForCausalLM", "phi3", phi3.from_hub, phi3.from_gguf),
+    Family("granite", "GraniteForCausalLM", "granite", granite.from_hub, granite.from_gguf),
+    Family("olmo2", "Olmo2ForCausalLM", "olmo2", olmo2.from_hub, olmo2.from_gguf),
 )
 
 
@@ -64,7 +61,9 @@ def read_spec(checkpoint: Checkpoint) -> DecoderSpec:
             return family.from_gguf(checkpoint)
         if checkpoint.file_format is FileFormat.SAFETENSORS and architecture == family.hub_architecture:
             return family.from_hub(checkpoint)
-    raise CheckpointError(f"{_kind(architecture)}; poot serves {_supported(checkpoint)}", path=str(checkpoint.path))
+    raise CheckpointError(
+        f"{_kind(architecture)}; poot serves {_supported(checkpoint)}", path=display_path(checkpoint.path)
+    )
 
 
 def _kind(architecture: str) -> str:

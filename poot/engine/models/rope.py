@@ -32,7 +32,7 @@ def linear(frequencies: Sequence[float], factor: float) -> tuple[float, ...]:
 
 
 def divided(frequencies: Sequence[float], factors: Sequence[float]) -> tuple[float, ...]:
-    """Each frequency divided by its own factor, as GGUF's rope_freqs tensor stores Llama 3.1's scaling."""
+    """Each frequency divided by its own factor: LongRoPE, and Llama 3.1's scaling as GGUF's rope_freqs stores it."""
     return tuple(frequency / factor for frequency, factor in zip(frequencies, factors, strict=True))
 
 
@@ -97,6 +97,11 @@ def yarn(
 def yarn_attention_factor(factor: float, mscale: float = 1.0) -> float:
     """YaRN's factor on cosines and sines, 0.1 * mscale * ln(factor) + 1 (paper, equation 22); 1 without scaling."""
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1.0 else 1.0
+
+
+def long_rope_attention_factor(factor: float, original_max_positions: int) -> float:
+    """LongRoPE's factor on cosines and sines, sqrt(1 + ln(factor) / ln(original_max_positions)); 1 without scaling."""
+    return math.sqrt(1 + math.log(factor) / math.log(original_max_positions)) if factor > 1.0 else 1.0
 
 
 def rope_table(device: Device, spec: RopeSpec, max_positions: int) -> RopeTable:

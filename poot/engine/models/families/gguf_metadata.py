@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from poot.engine.checkpoint.fields import ConfigReader
+from poot.engine.checkpoint.mapped_file import display_path
 from poot.engine.checkpoint.types import Checkpoint
 from poot.engine.models import rope
 from poot.engine.models.families.hub_config import (
@@ -31,10 +32,12 @@ from poot.errors import CheckpointError, NotAvailableError
 HARMLESS_KEYS = frozenset({"tensor_data_layout", "rope.scaling.finetuned", "expert_used_count"})
 
 # The scalings of GGUF's rope.scaling.type.
-NO_SCALING, LINEAR, YARN = "none", "linear", "yarn"
+NO_SCALING, LINEAR, YARN, LONGROPE = "none", "linear", "yarn", "longrope"
 
 ROPE_FACTORS = "rope_freqs.weight"
-LONGROPE_FACTORS = ("rope_factors_long.weight", "rope_factors_short.weight")
+# LongRoPE's factors within the original context, and beyond it; the latter are not served yet.
+SHORT_FACTORS = "rope_factors_short.weight"
+LONG_FACTORS = "rope_factors_long.weight"
 
 
 class GgufMetadata:
@@ -50,7 +53,7 @@ class GgufMetadata:
     """
 
     def __init__(self, checkpoint: Checkpoint, family: str, *, is_interleaved: bool) -> None:
-        self.where = f"{checkpoint.path}: {checkpoint.architecture}"
+        self.where = f"{display_path(checkpoint.path)}: {checkpoint.architecture}"
         self.family = family
         self.is_interleaved = is_interleaved
         self.tensors = checkpoint.tensors
@@ -128,11 +131,10 @@ class GgufMetadata:
 
         Args:
             is_scaled: whether `rope.scaling.*` is meant for the layers in question.
+
+        LongRoPE lowers `max_positions` to the original context, up to which it is exact.
         """
         reader = self.reader
-        for name in LONGROPE_FACTORS:
-            if name in self.tensors:
-                raise NotAvailableError(f"rope type longrope (tensor {name})")
         theta = reader.optional_float(theta_key, default_theta)
         if not 1.0 < theta <= 1e15:
             raise reader.refuse(theta_key, "above 1 and at most 1e15")
@@ -150,15 +152,15 @@ class GgufMetadata:
         original = reader.optional_int(
             "rope.scaling.original_context_length", self.max_positions, minimum=1, maximum=MAX_POSITIONS
         )
-        if kind == "longrope":
-            raise NotAvailableError("rope type longrope")
+        if kind == LONGROPE or SHORT_FACTORS in self.tensors or LONG_FACTORS in self.tensors:
+            return self._long_rope(frequencies)
         if kind not in (NO_SCALING, LINEAR, YARN):
-            raise reader.refuse("rope.scaling.type", f"one of {NO_SCALING}, {LINEAR}, {YARN}")
+            raise reader.refuse("rope.scaling.type", f"one of {NO_SCALING}, {LINEAR}, {YARN}, {LONGROPE}")
         factor_tensor = self.tensors.get(ROPE_FACTORS)
         if factor_tensor is not None:
             if kind != NO_SCALING:
                 raise reader.refuse("rope.scaling.type", f"{NO_SCALING} beside a {ROPE_FACTORS} tensor")
-            frequencies = rope.divided(frequencies, self._rope_factors(rotary_dim // 2))
+            frequencies = rope.divided(frequencies, self._rope_factors(ROPE_FACTORS, rotary_dim // 2))
         if kind == NO_SCALING or not is_scaled:
             pass
         elif not factor:
@@ -199,17 +201,31 @@ class GgufMetadata:
         if self.reader.optional_float(key, 0.0) != 0.0:
             raise self.reader.refuse(key, "0")
 
-    def _rope_factors(self, length: int) -> tuple[float, ...]:
-        tensor = self.tensors[ROPE_FACTORS]
+    def _long_rope(self, frequencies: Sequence[float]) -> RopeSpec:
+        key = "rope.scaling.original_context_length"
+        original = self.reader.require_int(key, minimum=2, maximum=MAX_POSITIONS)
+        attention_factor = self.reader.require_float("rope.scaling.attn_factor", minimum=1e-6, maximum=1e6)
+        self.max_positions = min(self.max_positions, original)
+        return RopeSpec(
+            inverse_frequencies=rope.divided(frequencies, self._rope_factors(SHORT_FACTORS, len(frequencies))),
+            rotary_dim=2 * len(frequencies),
+            attention_factor=attention_factor,
+            interleaved=self.is_interleaved,
+        )
+
+    def _rope_factors(self, name: str, length: int) -> tuple[float, ...]:
+        tensor = self.tensors.get(name)
+        if tensor is None:
+            raise CheckpointError(f"tensor {name} is missing", path=self.where)
         if tensor.shape != (length,) or not tensor.format.is_dense:
             raise CheckpointError(
-                f"tensor {ROPE_FACTORS} has shape {list(tensor.shape)} and type {tensor.format.label}; "
+                f"tensor {name} has shape {list(tensor.shape)} and type {tensor.format.label}; "
                 f"it must hold {length} plain numbers",
                 path=self.where,
             )
         factors = tuple(float(value) for value in tensor.data.to(torch.float64))
         if not all(1e-6 <= factor <= 1e6 for factor in factors):  # NaN fails too
-            raise CheckpointError(f"tensor {ROPE_FACTORS} has values outside 1e-6 to 1e6", path=self.where)
+            raise CheckpointError(f"tensor {name} has values outside 1e-6 to 1e6", path=self.where)
         return factors
 
     def layers(
@@ -267,11 +283,10 @@ class GgufMetadata:
             activation=activation,
             attention_scale=self.head_dim**-0.5 if attention_scale is None else attention_scale,
             tied_embeddings="output.weight" not in self.tensors,
-            attention_bias=self.has_tensor("attn_qkv.bias" if is_fused else "attn_q.bias"),
             output_bias=self.has_tensor("attn_output.bias"),
             mlp_bias=self.has_tensor("ffn_up.bias"),
             fused_qkv=is_fused,
-            **parts,
+            **{"attention_bias": self.has_tensor("attn_qkv.bias" if is_fused else "attn_q.bias"), **parts},
         )
         self._refuse_unread()
         return spec

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from poot.engine.checkpoint.fields import ConfigReader
+from poot.engine.checkpoint.mapped_file import display_path
 from poot.engine.checkpoint.types import Checkpoint
 from poot.engine.models import rope
 from poot.engine.models.families.noted import Noted
@@ -67,6 +68,9 @@ ROPE_FIELDS = {
     "default": frozenset[str](),
     "linear": frozenset({"factor"}),
     "llama3": frozenset({"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}),
+    "longrope": frozenset(
+        {"factor", "original_max_position_embeddings", "short_factor", "long_factor", "attention_factor"}
+    ),
     "yarn": frozenset(
         {
             "factor",
@@ -95,7 +99,7 @@ class HubConfig:
     """
 
     def __init__(self, checkpoint: Checkpoint, family: str, *, default_head_dim: int | None = None) -> None:
-        self.where = f"{checkpoint.path}: config.json"
+        self.where = f"{display_path(checkpoint.path)}: config.json"
         self.family = family
         self._noted = Noted(checkpoint.config)
         self.reader = reader = ConfigReader(self._noted, where=self.where)
@@ -134,11 +138,12 @@ class HubConfig:
         """The gate's activation at `key`."""
         return ACTIVATIONS[self.reader.optional_str(key, default, choices=ACTIVATIONS)]
 
-    def windows(self, default: Sequence[bool], *, size_key: str = "sliding_window") -> tuple[int | None, ...]:
+    def windows(self, default: Sequence[bool], *, default_size: int | None = None) -> tuple[int | None, ...]:
         """Each layer's sliding window in positions.
 
         Args:
             default: which layers slide where the config has no `layer_types`.
+            default_size: the window where `sliding_window` is absent; None makes it required.
         """
         slides = tuple(default)
         if self.reader.has("layer_types"):
@@ -150,8 +155,13 @@ class HubConfig:
                     )
             slides = tuple(kind == "sliding_attention" for kind in kinds)
         if not any(slides):
+            self.reader.has("sliding_window")  # read, and without effect
             return (None,) * self.num_layers
-        size = self.reader.require_int(size_key, minimum=1, maximum=MAX_POSITIONS)
+        key = "sliding_window"
+        if default_size is None or key in self.reader.mapping:
+            size = self.reader.require_int(key, minimum=1, maximum=MAX_POSITIONS)
+        else:
+            size = default_size
         return tuple(size if slide else None for slide in slides)
 
     def rope(
@@ -161,12 +171,15 @@ class HubConfig:
         layer_type: str | None = None,
         theta_key: str = "rope_theta",
         is_scaled: bool = True,
+        long_rope_names: Sequence[str] = ("longrope",),
     ) -> RopeSpec:
         """Rotary embedding of the layers of `layer_type`, or of all layers.
 
         Args:
             theta_key: where configs older than `rope_parameters` keep this layer type's base.
             is_scaled: whether an old config's `rope_scaling` is meant for this layer type.
+            long_rope_names: rope types that mean LongRoPE. It lowers `max_positions` to the original context, up to
+                which it is exact.
         """
         parameters = self.reader.optional_section("rope_parameters")
         if parameters is not None and layer_type is not None:
@@ -187,8 +200,8 @@ class HubConfig:
                 path=self.where,
             )
         kind = parameters.optional_str("rope_type", parameters.optional_str("type", "default"))
-        if kind in ("longrope", "su"):
-            raise NotAvailableError(f"rope type {kind} (of this {self.family} model)")
+        if kind in long_rope_names:
+            kind = "longrope"
         if kind not in ROPE_FIELDS:
             raise CheckpointError(
                 f"rope type {kind!r} is not supported; poot has {', '.join(ROPE_FIELDS)}", path=parameters.where
@@ -208,6 +221,8 @@ class HubConfig:
         frequencies = rope.base_frequencies(theta, rotary_dim)
         if kind == "default":
             return RopeSpec(inverse_frequencies=frequencies, rotary_dim=rotary_dim)
+        if kind == "longrope":
+            return self._long_rope(parameters, frequencies)
         factor = parameters.require_float("factor", minimum=1e-6, maximum=1e6)
         if kind == "linear":
             return RopeSpec(inverse_frequencies=rope.linear(frequencies, factor), rotary_dim=rotary_dim)
@@ -246,6 +261,23 @@ class HubConfig:
                     factor, mscale_all_dim
                 )
         return RopeSpec(inverse_frequencies=scaled, rotary_dim=rotary_dim, attention_factor=attention_factor)
+
+    def _long_rope(self, parameters: ConfigReader, frequencies: Sequence[float]) -> RopeSpec:
+        original = self.reader.optional_int("original_max_position_embeddings", None, minimum=2, maximum=MAX_POSITIONS)
+        if original is None:
+            key = "original_max_position_embeddings"
+            original = parameters.optional_int(key, self.max_positions, minimum=2, maximum=MAX_POSITIONS)
+        short = parameters.float_list("short_factor", length=len(frequencies), minimum=1e-6, maximum=1e6)
+        factor = parameters.optional_float("factor", self.max_positions / original, minimum=1e-6, maximum=1e6)
+        attention_factor = parameters.optional_float(
+            "attention_factor", rope.long_rope_attention_factor(factor, original), minimum=1e-6, maximum=1e6
+        )
+        self.max_positions = min(self.max_positions, original)
+        return RopeSpec(
+            inverse_frequencies=rope.divided(frequencies, short),
+            rotary_dim=2 * len(frequencies),
+            attention_factor=attention_factor,
+        )
 
     def layers(
         self, ropes: Sequence[RopeSpec | None], windows: Sequence[int | None] | None = None
