@@ -1,0 +1,234 @@
+"""Answers of the two generation endpoints: one loop over the engine's events that either streams them or folds them.
+
+An endpoint brings a `Shape`, which knows its JSON; this file knows the order of things. The head of a stream leaves
+when the first sequence holds a row, so everything a request can be refused for is still a real status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import anyio.to_thread
+import msgspec
+
+from poot.api.gate import RouteMatch
+from poot.api.generation import open_choices
+from poot.api.limits import Places
+from poot.api.prompts import Prepared
+from poot.api.responses import JSON_CONTENT_TYPE
+from poot.api.served import ServedEngine
+from poot.config import ApiConfig
+from poot.engine.sequence import Delta, Finished, FinishReason, Opened, Timings
+from poot.errors import EngineError, RequestError
+from poot.log import get_logger
+from poot.metrics import Metrics
+from poot.net.exchange import ClientGone, Exchange, Response, StreamWriter
+
+_log = get_logger(__name__)
+
+STREAM_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # nginx would hold a stream back to fill its buffers
+)
+DONE_FRAME = b"data: [DONE]\n\n"
+
+INLINE_BODY_BYTES = 8 * 1024
+"""Bodies up to this size are decoded and tokenized on the event loop, in about a millisecond or two; for larger ones
+the hand-over to a worker thread (about 0.2 ms) is the lesser evil."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    """Token counts of one answer."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+    def as_dict(self) -> dict[str, int]:
+        """The `usage` object."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+        }
+
+
+@dataclass(slots=True)
+class Folded:
+    """What the events of one choice add up to."""
+
+    deltas: list[Delta] = field(default_factory=list)
+    reason: FinishReason | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(delta.text for delta in self.deltas)
+
+
+class Shape(Protocol):
+    """One endpoint's JSON, for one answer: frames of a stream, or the whole body."""
+
+    def opened(self, index: int) -> bytes:
+        """The frame of a choice that begins; may be empty."""
+
+    def delta(self, index: int, delta: Delta) -> bytes:
+        """The frame of a piece of text with its log-probabilities; empty when it holds neither."""
+
+    def finished(self, index: int, reason: FinishReason) -> bytes:
+        """The frame of a choice that ends."""
+
+    def usage(self, usage: Usage) -> bytes:
+        """The last frame before [DONE], when the client asked for it."""
+
+    def whole(self, choices: list[Folded], usage: Usage) -> bytes:
+        """The body of an answer that is not streamed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generator:
+    """Answers prepared requests from one engine."""
+
+    engine: ServedEngine
+    config: ApiConfig
+    metrics: Metrics
+
+    async def answer(self, exchange: Exchange, prepared: Prepared, shape: Shape) -> int:
+        """Answers the exchange, streamed or whole, and returns the status.
+
+        Cancelled, it leaves no row held: `open_choices` gives them back.
+
+        Raises:
+            RequestError: before anything was sent. Later errors are an `error` event in the stream.
+            ClientGone: the client does not read on.
+        """
+        tally = _Tally(prepared)
+        async with open_choices(
+            self.engine,
+            prepared.choices,
+            max_queue_wait_seconds=self.config.max_queue_wait_seconds,
+            refused=self.metrics.refused.labels("queue_wait"),
+        ) as events:
+            if prepared.is_streamed:
+                async with exchange.stream(200, STREAM_HEADERS) as writer:
+                    try:
+                        while not tally.is_complete:
+                            frames = b"".join(
+                                [tally.frame(shape, index, event) for index, event in await events.receive()]
+                            )
+                            if frames:
+                                await writer.write(frames)
+                    except Exception as error:
+                        await _end_with_error(writer, error)
+                    else:
+                        usage = shape.usage(tally.usage) if prepared.includes_usage else b""
+                        await writer.write(usage + DONE_FRAME)
+                tally.annotate(exchange)
+                return 200
+            choices = [Folded() for _ in prepared.choices]
+            while not tally.is_complete:
+                for index, event in await events.receive():
+                    tally.count(event)
+                    if isinstance(event, Delta):
+                        choices[index].deltas.append(event)
+                    elif isinstance(event, Finished):
+                        choices[index].reason = event.reason
+        tally.annotate(exchange)
+        body = shape.whole(choices, tally.usage)
+        await exchange.send(Response(status=200, headers=((b"content-type", JSON_CONTENT_TYPE),), body=body))
+        return 200
+
+
+class _Tally:
+    """Counts events of one answer: how many choices are still to finish, and the tokens of those that did."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._num_unfinished = len(prepared.choices)
+        self._num_prompt_tokens = prepared.num_prompt_tokens
+        self._num_completion_tokens = 0
+        self._timings: list[Timings] = []
+
+    @property
+    def is_complete(self) -> bool:
+        return self._num_unfinished == 0
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(prompt_tokens=self._num_prompt_tokens, completion_tokens=self._num_completion_tokens)
+
+    def count(self, event: object) -> None:
+        if isinstance(event, Finished):
+            self._num_unfinished -= 1
+            self._num_completion_tokens += event.num_generated_tokens
+            self._timings.append(event.timings)
+
+    def frame(self, shape: Shape, index: int, event: object) -> bytes:
+        """Counts an event and returns its frame."""
+        if isinstance(event, Delta):
+            return shape.delta(index, event)
+        if isinstance(event, Finished):
+            self.count(event)
+            return shape.finished(index, event.reason)
+        if isinstance(event, Opened):
+            return shape.opened(index)
+        return b""
+
+    def annotate(self, exchange: Exchange) -> None:
+        """Puts times and tokens into the access log. Of several choices the longest times count."""
+
+        def longest_ms(name: str) -> float:
+            return 1000 * max((getattr(each, name) for each in self._timings), default=0.0)
+
+        exchange.annotate(
+            queue_ms=longest_ms("queue_seconds"),
+            prefill_ms=longest_ms("prefill_seconds"),
+            decode_ms=longest_ms("decode_seconds"),
+            prompt_tokens=self._num_prompt_tokens,
+            generated_tokens=self._num_completion_tokens,
+        )
+
+
+async def _end_with_error(writer: StreamWriter, error: Exception) -> None:
+    """Ends a stream whose head is out with an `error` event, and without [DONE]: clients raise on the one, and take
+    the other for a whole answer."""
+    if isinstance(error, ClientGone):
+        raise error
+    if not isinstance(error, RequestError):
+        _log.exception("answering failed in the middle of a stream", error)
+        error = EngineError("the server failed while it answered this request")
+    await writer.write(b"data: " + msgspec.json.encode(error.body()) + b"\n\n")
+
+
+class GenerationEndpoint:
+    """The handler of a generation route: body in, answer out.
+
+    Args:
+        receiving: the places for requests that read their body.
+        prepare: decodes and tokenizes a body.
+        new_shape: the JSON of one answer.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        receiving: Places,
+        *,
+        prepare: Callable[[bytes, ServedEngine], Prepared],
+        new_shape: Callable[[ServedEngine, Prepared], Shape],
+    ) -> None:
+        self._generator = generator
+        self._receiving = receiving
+        self._prepare = prepare
+        self._new_shape = new_shape
+
+    async def __call__(self, exchange: Exchange, match: RouteMatch) -> int:
+        with self._receiving.hold():
+            body = await exchange.read_body(match.route.max_body_bytes)
+        engine = self._generator.engine
+        if len(body) <= INLINE_BODY_BYTES:
+            prepared = self._prepare(body, engine)
+        else:
+            prepared = await anyio.to_thread.run_sync(self._prepare, body, engine)
+        return await self._generator.answer(exchange, prepared, self._new_shape(engine, prepared))

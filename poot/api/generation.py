@@ -1,0 +1,189 @@
+"""Opens the sequences of one request and merges their events, whatever way the block is left giving every row back.
+
+The wait for the engine is bounded until the first sequence holds a row. A request whose first choice runs is running:
+its further choices may wait behind it for as long as that takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from prometheus_client import Counter
+
+from poot.api.served import ServedEngine
+from poot.engine.sequence import Event, Failed, Finished, GenerationRequest
+from poot.errors import Draining, EngineError, Overloaded, RequestError
+
+OVERLOADED_RETRY_AFTER_SECONDS = 10
+"""Retry-After of a spent queue wait: the queue is longer than a minute then, and a second would not change that."""
+
+_NO_RESULT = "the engine ended this request without a result"
+
+Indexed = tuple[int, Event]
+
+
+class Events(Protocol):
+    """The merged events of a request's choices."""
+
+    async def receive(self) -> list[Indexed]:
+        """At least one (index of the choice, event), and all others that are there already, in order.
+
+        Never empty: after the last choice finished the caller stops asking.
+
+        Raises:
+            EngineError, Draining: a choice failed.
+        """
+
+
+@asynccontextmanager
+async def open_choices(
+    engine: ServedEngine,
+    requests: Sequence[GenerationRequest],
+    *,
+    max_queue_wait_seconds: float,
+    refused: Counter,
+) -> AsyncGenerator[Events]:
+    """The events of all `requests`, from the moment the first of them holds a row.
+
+    Leaving the block releases every row still held and every place in the queue, also when it is cancelled.
+
+    Raises:
+        Overloaded: no row within the time; counted in `refused`.
+        Draining: the engine takes no new sequences.
+        EngineError: the engine failed on a choice before any was opened.
+    """
+    opening = _open_one(engine, requests[0]) if len(requests) == 1 else _open_many(engine, requests)
+    async with opening as source:
+        with anyio.move_on_after(max_queue_wait_seconds) as wait:
+            await source.wait_first()
+        if wait.cancelled_caught:
+            refused.inc()
+            raise Overloaded(
+                f"the engine had no free row within {max_queue_wait_seconds:g} s (--max-queue-wait-secs)",
+                headers=(("Retry-After", str(OVERLOADED_RETRY_AFTER_SECONDS)),),
+            )
+        yield source
+
+
+class _Source:
+    """Events from a channel, in the batches they come in; a failure comes after what was before it."""
+
+    def __init__(self) -> None:
+        self._ready: list[Indexed] = []
+        self._failure: RequestError | None = None
+
+    async def _receive(self) -> Indexed | RequestError:
+        raise NotImplementedError
+
+    def _receive_nowait(self) -> Indexed | RequestError:
+        raise NotImplementedError
+
+    async def wait_first(self) -> None:
+        """Waits for the first event and keeps it for `receive`."""
+        if not self._keep(await self._receive()) and self._failure is not None:
+            raise self._failure
+
+    async def receive(self) -> list[Indexed]:
+        if not self._ready and self._failure is None:
+            self._keep(await self._receive())
+        while self._failure is None:
+            try:
+                self._keep(self._receive_nowait())
+            except (anyio.WouldBlock, anyio.EndOfStream):
+                break
+        if not self._ready and self._failure is not None:
+            raise self._failure
+        batch, self._ready = self._ready, []
+        return batch
+
+    def _keep(self, item: Indexed | RequestError) -> bool:
+        """Puts an event with the ready ones; a failure is kept apart and ends the receiving."""
+        if isinstance(item, RequestError):
+            self._failure = item
+            return False
+        event = item[1]
+        if isinstance(event, Failed):
+            self._failure = Draining(event.message) if event.draining else EngineError(event.message)
+            return False
+        self._ready.append(item)
+        return True
+
+
+@asynccontextmanager
+async def _open_one(engine: ServedEngine, request: GenerationRequest) -> AsyncGenerator[_Source]:
+    async with engine.open(request) as events:
+        yield _One(events)
+
+
+class _One(_Source):
+    def __init__(self, events: MemoryObjectReceiveStream[Event]) -> None:
+        super().__init__()
+        self._events = events
+
+    async def _receive(self) -> Indexed | RequestError:
+        try:
+            return 0, await self._events.receive()
+        except anyio.EndOfStream:
+            return EngineError(_NO_RESULT)
+
+    def _receive_nowait(self) -> Indexed:
+        return 0, self._events.receive_nowait()
+
+
+@asynccontextmanager
+async def _open_many(engine: ServedEngine, requests: Sequence[GenerationRequest]) -> AsyncGenerator[_Source]:
+    # One event of each choice may wait here; the rest waits in the engine's own channels, which are bounded by max_seq.
+    send, receive = anyio.create_memory_object_stream[Indexed | RequestError](len(requests))
+    try:
+        # The channel outlives the group, so that a task is cancelled before it could find the channel closed.
+        async with receive, anyio.create_task_group() as group:
+            async with send:
+                for index, request in enumerate(requests):
+                    group.start_soon(_forward, engine, index, request, send.clone())
+            yield _Many(receive)
+            group.cancel_scope.cancel()
+    except BaseExceptionGroup as failures:
+        # The group wraps what the block itself raised; the forwarding tasks send their errors instead of raising them.
+        raise _only(failures) from None
+
+
+class _Many(_Source):
+    def __init__(self, events: MemoryObjectReceiveStream[Indexed | RequestError]) -> None:
+        super().__init__()
+        self._events = events
+
+    async def _receive(self) -> Indexed | RequestError:
+        return await self._events.receive()
+
+    def _receive_nowait(self) -> Indexed | RequestError:
+        return self._events.receive_nowait()
+
+
+async def _forward(
+    engine: ServedEngine,
+    index: int,
+    request: GenerationRequest,
+    send: MemoryObjectSendStream[Indexed | RequestError],
+) -> None:
+    with send:
+        try:
+            async with engine.open(request) as events:
+                async for event in events:
+                    await send.send((index, event))
+                    if isinstance(event, Finished | Failed):
+                        return
+            await send.send(EngineError(_NO_RESULT))
+        except RequestError as error:
+            await send.send(error)
+
+
+def _only(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one exception in a group, or the group where there are several."""
+    if len(failures.exceptions) > 1:
+        return failures
+    inner = failures.exceptions[0]
+    return _only(inner) if isinstance(inner, BaseExceptionGroup) else inner

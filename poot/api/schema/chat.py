@@ -1,0 +1,152 @@
+"""The request of POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from poot.api.schema.common import GenerationFields, LogprobCount, Neutral, check_common, refuse_unavailable
+from poot.api.schema.decode import decode
+from poot.errors import BadRequest, UnsupportedCapability
+
+
+class ContentPart(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One part of a message. Only text is built; the others are known, to be refused by what they are."""
+
+    type: Literal["text", "image_url", "input_audio", "file", "video_url", "refusal"]
+    text: str | None = None
+    refusal: Any = None
+    image_url: Any = None
+    input_audio: Any = None
+    file: Any = None
+    video_url: Any = None
+
+
+class Message(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One message of a conversation.
+
+    The fields after `name` are those clients send back from an answer; they pass while they hold nothing.
+    """
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    refusal: Any = None
+    annotations: Any = None
+    audio: Any = None
+    function_call: Any = None
+    tool_calls: Any = None
+    tool_call_id: Any = None
+    reasoning_content: Any = None
+
+
+class ChatRequest(GenerationFields, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """As decoded."""
+
+    messages: Annotated[list[Message], msgspec.Meta(min_length=1)]
+    logprobs: bool | None = None
+    top_logprobs: LogprobCount | None = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    functions: Any = None
+    function_call: Any = None
+    modalities: Any = None
+    audio: Any = None
+    prediction: Any = None
+    reasoning_effort: Any = None
+    verbosity: Any = None
+    web_search_options: Any = None
+    add_generation_prompt: Any = None
+    continue_final_message: Any = None
+    chat_template: Any = None
+    chat_template_kwargs: Any = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Top log-probabilities to report with each token, None for none at all."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+def _is_empty(given: Any) -> bool:
+    return given in ([], {})
+
+
+_UNAVAILABLE: dict[str, Neutral] = {
+    "tools": _is_empty,
+    "tool_choice": lambda given: given in ("none", "auto"),  # without tools, auto is none
+    "functions": _is_empty,
+    "function_call": lambda given: given in ("none", "auto"),
+    "modalities": lambda given: given == ["text"],
+    "audio": lambda given: False,
+    "prediction": lambda given: False,
+    "reasoning_effort": lambda given: False,
+    "verbosity": lambda given: False,
+    "web_search_options": lambda given: False,
+    "add_generation_prompt": lambda given: given is True,
+    "continue_final_message": lambda given: given is False,
+    "chat_template": lambda given: False,
+    "chat_template_kwargs": _is_empty,
+}
+_MESSAGE_UNAVAILABLE = ("audio", "function_call", "tool_calls", "tool_call_id")
+_decoder = msgspec.json.Decoder(ChatRequest)
+
+
+def decode_chat(body: bytes, model_id: str) -> ChatRequest:
+    """The checked request in `body`, for the server of `model_id`.
+
+    Raises:
+        BadRequest, NotFound, UnsupportedCapability: as `decode`, `check_common` and `template_messages` say.
+    """
+    request = decode(body, _decoder)
+    check_common(request, model_id)
+    refuse_unavailable(request, _UNAVAILABLE)
+    if request.top_logprobs is not None and not request.logprobs:
+        raise BadRequest("top_logprobs needs logprobs: true", param="top_logprobs")
+    return request
+
+
+def template_messages(request: ChatRequest) -> list[dict[str, Any]]:
+    """The conversation as a chat template sees it: `role`, `content` as one string, and `name` where given.
+
+    Text parts are joined with a newline, as vLLM and llama.cpp do for templates that take strings. `developer` is
+    OpenAI's newer name for `system`, which is the one templates know.
+
+    Raises:
+        UnsupportedCapability: an image, audio or file part.
+        BadRequest: a part without text, content missing, or something of tools.
+    """
+    return [_template_message(message, f"messages[{index}]") for index, message in enumerate(request.messages)]
+
+
+def _template_message(message: Message, path: str) -> dict[str, Any]:
+    if message.role in ("tool", "function"):
+        raise BadRequest(f"{path}.role: the role {message.role!r} is not available yet", param=f"{path}.role")
+    for name in _MESSAGE_UNAVAILABLE:
+        given = getattr(message, name)
+        if given is not None and not _is_empty(given):
+            raise BadRequest(f"{path}.{name} is not available yet", param=f"{path}.{name}")
+    if message.content is None:
+        raise BadRequest(f"{path}.content: a message needs content", param=f"{path}.content")
+    role = "system" if message.role == "developer" else message.role
+    rendered: dict[str, Any] = {"role": role, "content": _content_text(message.content, f"{path}.content")}
+    if message.name is not None:
+        rendered["name"] = message.name
+    return rendered
+
+
+def _content_text(content: str | list[ContentPart], path: str) -> str:
+    if isinstance(content, str):
+        return content
+    texts = []
+    for index, part in enumerate(content):
+        part_path = f"{path}[{index}]"
+        if part.type != "text":
+            raise UnsupportedCapability(
+                f"{part_path}: this model takes text, and no {part.type} part", param=f"{part_path}.type"
+            )
+        if part.text is None:
+            raise BadRequest(f"{part_path}.text: a text part needs text", param=f"{part_path}.text")
+        texts.append(part.text)
+    return "\n".join(texts)

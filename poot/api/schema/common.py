@@ -1,0 +1,178 @@
+"""What both generation endpoints have in common: the sampling fields, and fields poot knows but has not built.
+
+Ranges and types are checked by msgspec while decoding; here, what needs two fields or a number beyond 64 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from poot.errors import BadRequest, NotFound
+
+MAX_CHOICES = 128
+"""Most choices of one prompt (OpenAI: 128)."""
+MAX_STOP_STRINGS = 16
+"""OpenAI takes 4, vLLM any number; each costs time on every token."""
+MAX_LOGPROBS = 20
+"""OpenAI's chat limit, for both endpoints."""
+
+_SEED_MIN, _SEED_MAX = -(2**63), 2**64 - 1
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+LogprobCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)]
+StopString = Annotated[str, msgspec.Meta(min_length=1)]
+# msgspec takes one constrained str in a union, so a lone empty string is refused by `stop_strings`.
+StopStrings = str | Annotated[list[StopString], msgspec.Meta(max_length=MAX_STOP_STRINGS)] | None
+
+
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Fields of both generation endpoints. None is unset, as JSON null is."""
+
+    model: str | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    min_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    seed: int | None = None
+    stop: StopStrings = None
+    ignore_eos: bool | None = None
+    n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    # Say who asks, for the operator's policy in front of poot; they change nothing here.
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    # Known and not built: see UNAVAILABLE.
+    logit_bias: Any = None
+    presence_penalty: Any = None
+    frequency_penalty: Any = None
+    repetition_penalty: Any = None
+    stop_token_ids: Any = None
+    include_stop_str_in_output: Any = None
+    skip_special_tokens: Any = None
+    best_of: Any = None
+    response_format: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    return_token_ids: Any = None
+    return_timings: Any = None
+    metadata: Any = None
+    store: Any = None
+    service_tier: Any = None
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with a usage chunk."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def token_limit(self) -> int | None:
+        """The most tokens asked for, under either name."""
+        return self.max_tokens if self.max_tokens is not None else self.max_completion_tokens
+
+
+Neutral = Callable[[Any], bool]
+
+
+def _one_of(*values: Any) -> Neutral:
+    """Equal to one of `values`, and of the same kind: true is not 1."""
+    return lambda given: any(given == value and isinstance(given, bool) == isinstance(value, bool) for value in values)
+
+
+_NEVER: Neutral = lambda given: False  # noqa: E731 - reads as an entry of the tables below
+
+UNAVAILABLE: Mapping[str, Neutral] = {
+    "logit_bias": _one_of({}),
+    "presence_penalty": _one_of(0),
+    "frequency_penalty": _one_of(0),
+    "repetition_penalty": _one_of(1),
+    "stop_token_ids": _one_of([]),
+    "include_stop_str_in_output": _one_of(False),
+    "skip_special_tokens": _one_of(True),
+    "response_format": _one_of({"type": "text"}),
+    "guided_json": _NEVER,
+    "guided_regex": _NEVER,
+    "guided_choice": _NEVER,
+    "guided_grammar": _NEVER,
+    "return_token_ids": _one_of(False),
+    "return_timings": _one_of(False),
+    "metadata": _one_of({}),
+    "store": _one_of(False),
+    "service_tier": _one_of("auto", "default"),
+}
+"""Fields of both endpoints that are not built, with the values that ask for nothing. null always does."""
+
+
+def refuse_unavailable(request: GenerationFields, unavailable: Mapping[str, Neutral]) -> None:
+    """Passes a request whose fields in `unavailable` are all absent, null or neutral.
+
+    Raises:
+        BadRequest: the first that is not, by name.
+    """
+    for name, is_neutral in unavailable.items():
+        given = getattr(request, name)
+        if given is not None and not is_neutral(given):
+            raise BadRequest(f"{name} is not available yet", param=name)
+
+
+def check_common(request: GenerationFields, model_id: str) -> None:
+    """The checks of both endpoints that a type cannot express.
+
+    Raises:
+        NotFound: another model than the served one.
+        BadRequest: a field that is not built, or one at odds with another.
+    """
+    if request.model is not None and request.model != model_id:
+        raise NotFound(
+            f"the model {request.model[:200]!r} does not exist; this server serves {model_id!r}",
+            param="model",
+            code="model_not_found",
+        )
+    refuse_unavailable(request, UNAVAILABLE)
+    if request.best_of is not None and not _one_of(request.n or 1)(request.best_of):
+        raise BadRequest("best_of is not available yet", param="best_of")
+    if request.seed is not None and not _SEED_MIN <= request.seed <= _SEED_MAX:
+        raise BadRequest(f"seed: expected a 64-bit integer, {_SEED_MIN} to {_SEED_MAX}", param="seed")
+    if request.stop == "":
+        raise BadRequest("stop: a stop string must not be empty", param="stop")
+    if (
+        request.max_tokens is not None
+        and request.max_completion_tokens is not None
+        and request.max_tokens != request.max_completion_tokens
+    ):
+        raise BadRequest(
+            "max_tokens and max_completion_tokens are two names of one limit, and they differ",
+            param="max_completion_tokens",
+        )
+    limit = request.token_limit
+    if limit is not None and request.min_tokens is not None and request.min_tokens > limit:
+        raise BadRequest(
+            f"min_tokens: {request.min_tokens} is more than the limit of {limit} tokens", param="min_tokens"
+        )
+    if request.stream_options is not None:
+        if not request.stream:
+            raise BadRequest("stream_options needs stream: true", param="stream_options")
+        if request.stream_options.include_obfuscation:
+            raise BadRequest(
+                "stream_options.include_obfuscation is not available", param="stream_options.include_obfuscation"
+            )

@@ -1,0 +1,76 @@
+"""What the API needs from an engine, and no more. `poot.engine.engine.Engine` fits it, and so does a fake in a test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from anyio.streams.memory import MemoryObjectReceiveStream
+
+from poot.engine.sequence import Event, GenerationRequest
+from poot.engine.text import ChatTemplate, Tokenizer
+
+
+class ServedModel(Protocol):
+    """What is served, as settled at startup. Sizes in bytes, `created` in Unix seconds."""
+
+    @property
+    def model_id(self) -> str: ...
+    @property
+    def task(self) -> str: ...
+    @property
+    def backend(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def max_seq(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def context_limit(self) -> int: ...
+    @property
+    def created(self) -> int: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    @property
+    def kv_bytes(self) -> int: ...
+    @property
+    def terms(self) -> Mapping[str, int]: ...
+
+
+class Statistics(Protocol):
+    """What the engine holds right now."""
+
+    @property
+    def rows_held(self) -> int: ...
+    @property
+    def kv_blocks_held(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+
+
+class ServedEngine(Protocol):
+    """A generative engine as the API sees it."""
+
+    @property
+    def model(self) -> ServedModel: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def chat(self) -> ChatTemplate | None:
+        """The template chats are rendered through; None for a model without one."""
+
+    @property
+    def is_draining(self) -> bool: ...
+
+    def statistics(self) -> Statistics: ...
+
+    def open(self, request: GenerationRequest) -> AbstractAsyncContextManager[MemoryObjectReceiveStream[Event]]:
+        """A channel of `Opened`, `Delta`s, then `Finished` or `Failed`. Leaving the block releases the row.
+
+        Raises:
+            Draining: the engine takes no new sequences.
+        """
