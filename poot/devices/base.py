@@ -126,18 +126,28 @@ class SampleLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The tokens drawn by one step, `[num_samples]`, with log-probabilities where they were asked for."""
+    """The tokens drawn by one step, `[num_samples]`, with log-probabilities where they were asked for.
+
+    Attributes:
+        failed: samples (indices into `token_ids`) whose logits hold a NaN or an infinity, or of which every token is
+            banned. Their token id is 0 and means nothing; only their own sequences fail.
+    """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[SampleLogprobs | None, ...]
+    failed: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bucket:
-    """The largest step a program is recorded for."""
+    """The largest step a program is recorded for.
+
+    `max_positions` is the most a row's context may hold; None stands for the whole KV pool.
+    """
 
     num_rows: int
     num_tokens: int
+    max_positions: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

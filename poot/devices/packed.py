@@ -1,0 +1,72 @@
+"""Weights as the cpu device holds them: views of the mapped file, packed as stored.
+
+The file's resident pages are the only copy of the weights. A linear map of several tensors is a list of segments side
+by side in out_features, each in its own format, so fusing query, key and value copies nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from poot.devices.base import Weight
+from poot.devices.formats import Format
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One tensor of a linear map, giving outputs `start` to `stop`.
+
+    `data` is uint8 `[stop - start, row_bytes]`, or `[stop - start, in_features]` of the format's dtype if dense.
+    """
+
+    format: Format
+    data: torch.Tensor
+    start: int
+    stop: int
+    bias: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedLinear:
+    """A linear map `[out_features, in_features]` in segments. A segment's bias is f32 `[stop - start]` or None."""
+
+    segments: tuple[Segment, ...]
+    in_features: int
+    out_features: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedEmbedding:
+    """An embedding table `[num_embeddings, dim]` as stored."""
+
+    format: Format
+    data: torch.Tensor
+    num_embeddings: int
+    dim: int
+
+
+def pack_linear(weights: Sequence[Weight], biases: Sequence[torch.Tensor | None] | None) -> PackedLinear:
+    """`weights`, each `[out_features, in_features]`, as one linear map over the same input."""
+    assert weights, "a linear map needs a weight"
+    assert biases is None or len(biases) == len(weights), "one bias entry for each weight"
+    segments = []
+    start = 0
+    for index, weight in enumerate(weights):
+        rows, in_features = weight.shape
+        assert in_features == weights[0].shape[1], [w.shape for w in weights]
+        bias = None if biases is None else biases[index]
+        if bias is not None:
+            bias = bias.to(torch.float32).contiguous()
+            assert bias.shape == (rows,), (weight.name, bias.shape)
+        segments.append(Segment(weight.format, weight.data, start, start + rows, bias))
+        start += rows
+    return PackedLinear(tuple(segments), weights[0].shape[1], start)
+
+
+def pack_embedding(weight: Weight) -> PackedEmbedding:
+    """The table `weight`, `[num_embeddings, dim]`."""
+    num_embeddings, dim = weight.shape
+    return PackedEmbedding(weight.format, weight.data, num_embeddings, dim)

@@ -1,0 +1,201 @@
+"""The cpu device: weights as views of the mapped file, a KV pool in f32, and programs that are plain calls."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from poot.devices.base import (
+    KV_BLOCK_SIZE,
+    Bucket,
+    Embedding,
+    Forward,
+    KvLayout,
+    Linear,
+    MemoryBudget,
+    Program,
+    Step,
+    StepResult,
+    StepTensors,
+    Weight,
+)
+from poot.devices.cpu_attention import QUERY_TILE
+from poot.devices.cpu_ops import MAX_KERNEL_QUERIES, TILE_ELEMENTS, CpuOps
+from poot.devices.cpu_step import as_tensor, prepare
+from poot.devices.kernels.dequantize import dequantize
+from poot.devices.memory import cpu_memory
+from poot.devices.packed import PackedEmbedding, PackedLinear, Segment, pack_embedding, pack_linear
+from poot.devices.processor import num_threads, processor_name
+from poot.devices.sampler import sample
+from poot.devices.workspace import Workspace
+
+try:
+    from poot.devices.kernels.native import load_native
+except ImportError:
+    def load_native() -> Any:
+        return None
+
+logger = logging.getLogger("poot.devices")
+
+
+class CpuDevice:
+    """The processor. It computes in f32 on as many threads as the process may run CPUs.
+
+    Args:
+        use_native: false leaves the native kernels out, as on a processor without them.
+    """
+
+    def __init__(self, *, use_native: bool = True) -> None:
+        self._num_threads = num_threads()
+        torch.set_num_threads(self._num_threads)
+        self._native = load_native() if use_native else None
+        if self._native is None:
+            logger.warning(
+                "native kernels are not available: every step dequantizes its weights in torch, "
+                "which makes decoding several times slower"
+            )
+        self._workspace = Workspace()
+        self._ops = CpuOps(self._native, self._num_threads, self._workspace)
+        self._weight_bytes = 0
+        self._num_slots = 0
+
+    @property
+    def name(self) -> str:
+        return "cpu"
+
+    @property
+    def description(self) -> str:
+        return f"{processor_name()}, {self._num_threads} threads"
+
+    def memory(self) -> MemoryBudget:
+        return cpu_memory()
+
+    def linear(self, weights: Sequence[Weight], bias: Sequence[torch.Tensor | None] | None = None) -> Linear:
+        self._weight_bytes += sum(weight.num_bytes for weight in weights)
+        return pack_linear(weights, bias)
+
+    def embedding(self, weight: Weight) -> Embedding:
+        self._weight_bytes += weight.num_bytes
+        return pack_embedding(weight)
+
+    def output_head(self, table: Embedding) -> Linear:
+        packed = cast(PackedEmbedding, table)
+        segment = Segment(packed.format, packed.data, 0, packed.num_embeddings, None)
+        return PackedLinear((segment,), packed.dim, packed.num_embeddings)
+
+    def vector(self, weight: Weight, *, offset: float = 0.0) -> torch.Tensor:
+        vector = dequantize(weight.format, weight.data).reshape(-1).clone().add_(offset)
+        self._weight_bytes += vector.numel() * vector.element_size()
+        return vector
+
+    def weight_bytes(self) -> int:
+        return self._weight_bytes
+
+    def step_bytes(self, bucket: Bucket, *, spec_sizes: Mapping[str, int]) -> int:
+        hidden, intermediate = spec_sizes["hidden_size"], spec_sizes["intermediate_size"]
+        vocab, positions = spec_sizes["vocab_size"], spec_sizes["max_positions"]
+        heads = spec_sizes["num_heads"] * spec_sizes["head_dim"]
+        floats = (
+            # embedding and its packed rows, two norms, a linear of hidden_size, gathered rows, one temporary
+            bucket.num_tokens * hidden * 7
+            # query, key and value together, two query norms and two key norms, rope's temporaries, attention twice
+            + bucket.num_tokens * heads * 11
+            # gate and up, the gated product, one temporary
+            + bucket.num_tokens * intermediate * 4
+            # logits, and the sampler's ten arrays of one row at a time, of up to eight bytes an element
+            + vocab * (bucket.num_rows + 20)
+            # keys and values of a row gathered from their blocks
+            + 2 * (positions + KV_BLOCK_SIZE) * heads
+            # attention masks, one for full attention and one for a window
+            + 2 * QUERY_TILE * (positions + QUERY_TILE)
+            # soft-capped scores and their copies
+            + 3 * 4 * 1024 * 1024
+            # a tile of dequantized weights; torch's dequantization works in up to 1.5 times its result
+            + 5 * max(TILE_ELEMENTS, hidden, intermediate, heads) // 2
+        )
+        return floats * 4 + _LIBRARY_BYTES
+
+    def allocate_kv(self, layout: KvLayout) -> None:
+        assert not self._num_slots, "the KV pool is allocated once"
+        self._num_slots = layout.num_blocks * KV_BLOCK_SIZE
+        # Written through, so that the memory is really there before the listener opens.
+        keys, values = (
+            tuple(torch.empty((self._num_slots, heads, dim)).zero_() for heads, dim in layout.layers) for _ in range(2)
+        )
+        self._ops.use_pool(keys, values)
+
+    def kv_bytes(self, layout: KvLayout) -> int:
+        values = sum(heads * dim for heads, dim in layout.layers)
+        return 2 * 4 * layout.num_blocks * KV_BLOCK_SIZE * values
+
+    def record(self, forward: Forward, bucket: Bucket) -> Program:
+        """Prepares `forward`: a trace of it sizes and allocates every buffer of a step of up to `bucket`.
+
+        The trace computes nothing. All programs of a device share one workspace, as one step runs at a time.
+        """
+        assert self._num_slots, "the KV pool is allocated before programs are recorded"
+        self._ops.begin_trace(min(bucket.max_positions or self._num_slots, self._num_slots))
+        try:
+            with torch.inference_mode():
+                forward(
+                    self._ops,
+                    StepTensors(
+                        token_ids=torch.zeros(bucket.num_tokens, dtype=torch.int64),
+                        positions=torch.zeros(bucket.num_tokens, dtype=torch.int64),
+                        sample_indices=torch.zeros(bucket.num_rows, dtype=torch.int64),
+                    ),
+                )
+        finally:
+            self._ops.end_trace()
+        max_kernel_queries = 0 if self._native is None else MAX_KERNEL_QUERIES
+        return _CpuProgram(forward, bucket, self._ops, max_kernel_queries)
+
+    def statistics(self) -> dict[str, Any]:
+        return {
+            "kernels": "torch" if self._native is None else f"native {self._native.instruction_set}",
+            "threads": self._num_threads,
+            "instruction_set": torch.backends.cpu.get_cpu_capability().lower(),
+            "workspace_bytes": self._workspace.num_bytes + self._ops.mask_bytes(),
+        }
+
+
+# What the matrix library keeps for itself: packed panels for each thread.
+_LIBRARY_BYTES = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A step that has run."""
+
+    result: StepResult
+
+    def tokens(self) -> StepResult:
+        return self.result
+
+
+@dataclass(frozen=True, slots=True)
+class _CpuProgram:
+    """`forward` as a plain call: `launch` runs the whole step, and `tokens` only hands over its result."""
+
+    forward: Forward
+    bucket: Bucket
+    ops: CpuOps
+    max_kernel_queries: int
+
+    def launch(self, step: Step) -> _Done:
+        assert step.num_tokens <= self.bucket.num_tokens, (step.num_tokens, self.bucket)
+        assert step.num_rows <= self.bucket.num_rows, (step.num_rows, self.bucket)
+        with torch.inference_mode():
+            self.ops.begin(prepare(step, self.max_kernel_queries))
+            tensors = StepTensors(
+                token_ids=as_tensor(step.token_ids, np.int64),
+                positions=as_tensor(step.positions, np.int64),
+                sample_indices=as_tensor(step.sample_indices, np.int64),
+            )
+            logits = self.forward(self.ops, tensors)
+            return _Done(sample(logits, step.sampling))
