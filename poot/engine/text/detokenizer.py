@@ -31,11 +31,6 @@ class Detokenizer:
         """The characters that are complete with `token_id`; often none, where a character spans tokens."""
         return self._decoder.decode(self._token_bytes(token_id))
 
-    @property
-    def has_pending(self) -> bool:
-        """Whether bytes of an incomplete character wait for the next token."""
-        return bool(self._decoder.getstate()[0])
-
     def flush(self) -> str:
         """What is left at the end of the sequence: U+FFFD for a character that was never completed, or nothing."""
         return self._decoder.decode(b"", final=True)
