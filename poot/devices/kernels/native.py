@@ -176,7 +176,7 @@ class NativeKernels:
         num_slots, num_kv_heads, _ = key_pool.shape
         num_rows, max_blocks = block_tables.shape
         assert query.dtype == torch.float32, query.dtype
-        assert query.stride()[1:] == (head_dim, 1), query.stride()
+        assert _has_whole_heads(query), query.stride()
         assert _is_whole(key_pool, torch.float32, (num_slots, num_kv_heads, head_dim)), key_pool.shape
         assert _is_whole(value_pool, torch.float32, (num_slots, num_kv_heads, head_dim)), value_pool.shape
         assert num_heads % num_kv_heads == 0, (num_heads, num_kv_heads)
@@ -235,7 +235,7 @@ class NativeKernels:
         num_tokens, num_heads, head_dim = x.shape
         table_shape = (table.cos.shape[0], table.rotary_dim // 2)
         assert x.dtype == torch.float32, x.dtype
-        assert x.stride()[1:] == (head_dim, 1), x.stride()
+        assert _has_whole_heads(x), x.stride()
         assert _is_whole(positions, torch.int64, (num_tokens,)), positions.shape
         assert _is_whole(table.cos, torch.float32, table_shape), table.cos.shape
         assert _is_whole(table.sin, torch.float32, table_shape), table.sin.shape
@@ -279,6 +279,11 @@ class NativeKernels:
 
 def _is_whole(tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
     return tensor.dtype == dtype and tensor.shape == shape and tensor.is_contiguous()
+
+
+def _has_whole_heads(x: torch.Tensor) -> bool:
+    """Whether each token's heads of x `[num_tokens, num_heads, head_dim]` lie end to end."""
+    return x.stride(2) == 1 and (x.stride(1) == x.shape[2] or x.shape[1] == 1)
 
 
 def _is_stored(format: Format, data: torch.Tensor, shape: tuple[int, int]) -> bool:
