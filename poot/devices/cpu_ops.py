@@ -6,7 +6,7 @@ dequantized into one scratch buffer and multiplied by sgemm, so that no second c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +16,9 @@ from poot.devices.cpu_attention import QUERY_TILE, attend, mask_template, plan_s
 from poot.devices.cpu_step import ChunkRow, CpuStep
 from poot.devices.formats import Format
 from poot.devices.kernels.dequantize import dequantize
+from poot.devices.kernels.native import NativeKernels
 from poot.devices.packed import PackedEmbedding, PackedLinear, Segment
 from poot.devices.workspace import Workspace
-
-if TYPE_CHECKING:
-    from poot.devices.kernels.native import NativeKernels
 
 # Most rows that the native packed kernel multiplies faster than dequantizing and sgemm do.
 MAX_NATIVE_ROWS = 8
@@ -143,14 +141,21 @@ class CpuOps:
 
     # Norms and element-wise operations
 
+    def _threads(self, num_rows: int) -> int:
+        """Threads for an element-wise kernel: waking the others costs more than a few rows take."""
+        return self._num_threads if num_rows > MAX_NATIVE_ROWS else 1
+
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
-        self._norm_turn = not self._norm_turn
-        out = self._workspace.take("norm a" if self._norm_turn else "norm b", len(x), tuple(x.shape[1:]))
+        features = tuple(x.shape[1:])
         if self._workspace.is_tracing:
-            # Either turn may be the one this call meets in a step.
-            return self._workspace.take("norm b" if self._norm_turn else "norm a", len(x), tuple(x.shape[1:]))
+            self._workspace.take("norm a", len(x), features)
+            return self._workspace.take("norm b", len(x), features)
+        self._norm_turn = not self._norm_turn
+        out = self._workspace.take("norm a" if self._norm_turn else "norm b", len(x), features)
         if self._native is not None:
-            self._native.rms_norm(x, weight, eps, out)
+            if not x.is_contiguous():
+                x = out.copy_(x)
+            self._native.rms_norm(x, weight, eps, out, self._threads(len(x)))
             return out
         torch.mul(x, x, out=out)
         factor = out.mean(dim=-1, keepdim=True).add_(eps).rsqrt_()
@@ -183,7 +188,7 @@ class CpuOps:
         if self._workspace.is_tracing:
             return out
         if self._native is not None:
-            self._native.gated_silu(gate_up, out)
+            self._native.gated_silu(gate_up, out, self._threads(len(gate_up)))
             return out
         gate = gate_up[:, :half]
         return torch.sigmoid(gate, out=out).mul_(gate).mul_(gate_up[:, half:])
@@ -194,7 +199,7 @@ class CpuOps:
         if self._workspace.is_tracing:
             return out
         if self._native is not None:
-            self._native.gated_gelu_tanh(gate_up, out)
+            self._native.gated_gelu_tanh(gate_up, out, self._threads(len(gate_up)))
             return out
         return torch.mul(F.gelu(gate_up[:, :half], approximate="tanh"), gate_up[:, half:], out=out)
 

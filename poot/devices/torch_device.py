@@ -28,17 +28,12 @@ from poot.devices.cpu_attention import QUERY_TILE
 from poot.devices.cpu_ops import MAX_KERNEL_QUERIES, TILE_ELEMENTS, CpuOps
 from poot.devices.cpu_step import as_tensor, prepare
 from poot.devices.kernels.dequantize import dequantize
+from poot.devices.kernels.native import load_native
 from poot.devices.memory import cpu_memory
 from poot.devices.packed import PackedEmbedding, PackedLinear, Segment, pack_embedding, pack_linear
 from poot.devices.processor import num_threads, processor_name
 from poot.devices.sampler import sample
 from poot.devices.workspace import Workspace
-
-try:
-    from poot.devices.kernels.native import load_native
-except ImportError:
-    def load_native() -> Any:
-        return None
 
 logger = logging.getLogger("poot.devices")
 
@@ -157,7 +152,7 @@ class CpuDevice:
 
     def statistics(self) -> dict[str, Any]:
         return {
-            "kernels": "torch" if self._native is None else f"native {self._native.instruction_set}",
+            "kernels": "torch" if self._native is None else f"native {self._native.isa}",
             "threads": self._num_threads,
             "instruction_set": torch.backends.cpu.get_cpu_capability().lower(),
             "workspace_bytes": self._workspace.num_bytes + self._ops.mask_bytes(),
