@@ -100,7 +100,10 @@ class Exchange(Protocol):
 
     @property
     def is_draining(self) -> bool:
-        """Whether this server takes no new requests any more."""
+        """Whether this request came after the server stopped taking new ones. One that came before may finish."""
+
+    def annotate(self, **fields: object) -> None:
+        """Adds fields to this request's line in the access log, such as the times and tokens of a generation."""
 
     async def read_body(self, max_bytes: int) -> bytes:
         """The whole body, after a 100 Continue where the client waits for one.
