@@ -384,7 +384,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--into", type=Path, default=None, help="folder for the models (~/.cache/poot/models)")
     options = parser.parse_args(arguments)
     models_dir: Path = options.into if options.into is not None else default_models_dir()
-    signal.signal(signal.SIGTERM, exit_on_signal)
+    previous = signal.signal(signal.SIGTERM, exit_on_signal)
     try:
         remove_stale_staging(models_dir)
         for name in dict.fromkeys(options.names):
@@ -401,6 +401,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("fetch_models: interrupted; nothing half-done was left")
         return 130
+    finally:
+        signal.signal(signal.SIGTERM, previous)
     return 0
 
 
