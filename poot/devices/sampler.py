@@ -12,7 +12,7 @@ The filters apply one after the other, each to what the one before left, renorma
     min-p         tokens at least min_p times as likely as the most likely one (Nguyen et al. 2024, section 3)
 
 The draw inverts the cumulative distribution over the kept tokens in order of id. Nothing here sorts a whole
-vocabulary: `_heaviest` finds where the kept tokens end by halving, as quickselect does.
+vocabulary: top-k partitions, and top-p finds where the kept tokens end in a histogram and sorts only there.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from poot.devices.base import FloatArray, LongArray, SampleLogprobs, SamplingBatch, StepResult
 from poot.devices.philox import uniform
 
-# Below this many undecided tokens, sorting them is faster than another halving (measured on one Xeon core: a halving
-# of 4096 costs about 30 us, their sort about 40 us).
-_SORT_AT = 4096
+# Up to this many candidates a sort is faster than a histogram of the row first.
+_SORT_AT = 8192
+
+# Tokens whose weights are summed before the draw looks into them one by one.
+_BLOCK = 1024
 
 
 def sample(logits: torch.Tensor, batch: SamplingBatch) -> StepResult:
     """The next token of every row.
 
     Args:
-        logits: f32 `[num_samples, vocab_size]` on the cpu; changed only by nothing: bans are applied to a copy's row.
+        logits: f32 `[num_samples, vocab_size]` on the cpu; not changed.
         batch: parameters, `[num_samples]` each.
 
     A row whose largest logit is not finite (a NaN, an infinity, or every token banned) is listed in the result's
@@ -88,13 +89,7 @@ def _draw(logits: FloatArray, best: int, batch: SamplingBatch, index: int) -> in
         chosen = np.flatnonzero(weights >= min_p)  # the most likely token has weight 1
         kept = chosen if kept is None else kept[chosen]
         weights = weights[chosen]
-    cumulative = np.cumsum(weights, dtype=np.float64)
-    total = cumulative[-1]
-    # The first token whose cumulative weight passes the point; rounding may carry point * total up to total.
-    drawn = min(
-        int(np.searchsorted(cumulative, point * total, side="right")),
-        int(np.searchsorted(cumulative, total, side="left")),
-    )
+    drawn = _invert(weights, point)
     return drawn if kept is None else int(kept[drawn])
 
 
@@ -109,37 +104,47 @@ def _most_likely(values: FloatArray, count: int) -> LongArray:
 def _heaviest(values: FloatArray, weights: FloatArray, target: float) -> LongArray:
     """Indices, ascending, of the shortest prefix of the tokens by falling value whose weights sum to `target`.
 
-    Equal values are ordered by index. Halves the range of values that is still undecided, keeping the sum of what is
-    above it, until few enough tokens are left to sort; every pass costs what is undecided, so all of them together
-    a few passes over the row.
+    Equal values are ordered by index. Weights are f32 in [0, 1], no smaller for a larger value, and `target` is at most
+    their sum.
     """
-    undecided: npt.NDArray[np.intp] | None = None  # None: all of them, in order
-    current, mass = values, weights
-    # A token below this weight cannot be among the kept: all such tokens together weigh too little to be needed.
-    total = float(weights.sum(dtype=np.float64))
-    floor = (total - target) / len(values)
-    undecided = np.flatnonzero(weights >= floor * (1 - 1e-6))
-    current, mass = values[undecided], weights[undecided]
-    taken: list[npt.NDArray[np.intp]] = []
-    while len(undecided) > _SORT_AT:
-        low, high = current.min(), current.max()
-        middle = np.float32(0.5) * low + np.float32(0.5) * high
-        is_upper = current > middle
-        if middle >= high or not is_upper.any():  # equal, or next to each other: halving gets nowhere
-            break
-        upper_mass = float(mass[is_upper].sum(dtype=np.float64))
-        if upper_mass >= target:
-            undecided, current, mass = undecided[is_upper], current[is_upper], mass[is_upper]
-        else:
-            taken.append(undecided[is_upper])
-            target -= upper_mass
-            is_lower = ~is_upper
-            undecided, current, mass = undecided[is_lower], current[is_lower], mass[is_lower]
-    order = np.argsort(-current, kind="stable")
-    cumulative = np.cumsum(mass[order], dtype=np.float64)
-    count = int(np.searchsorted(cumulative, target, side="left")) + 1
-    taken.append(undecided[order[:count]])
-    return np.sort(np.concatenate(taken))
+    # Tokens below this weight are not needed: all of them together weigh less than what may stay outside.
+    spare = float(weights.sum(dtype=np.float64)) - target
+    candidates = np.flatnonzero(weights >= np.float32(spare / len(weights) * (1 - 1e-6)))
+    if len(candidates) <= _SORT_AT:
+        return np.sort(candidates[_prefix(values[candidates], weights[candidates], target)])
+    # A histogram over the upper bits of the weights, 128 bins an octave, finds the bin in which the prefix ends.
+    bins = (weights.view(np.uint32) >> 16).astype(np.intp)
+    mass_from_top = np.cumsum(np.bincount(bins, weights=weights)[::-1])
+    passed = min(int(np.searchsorted(mass_from_top, target)), len(mass_from_top) - 1)
+    last_bin = len(mass_from_top) - 1 - passed
+    inside = np.flatnonzero(bins == last_bin)
+    if passed:
+        target -= float(mass_from_top[passed - 1])
+    is_kept = bins > last_bin
+    is_kept[inside[_prefix(values[inside], weights[inside], target)]] = True
+    return np.flatnonzero(is_kept)
+
+
+def _prefix(values: FloatArray, weights: FloatArray, target: float) -> LongArray:
+    """Indices of the shortest prefix by falling value, then index, whose weights sum to `target`; all if none does."""
+    order = np.argsort(-values, kind="stable")
+    cumulative = np.cumsum(weights[order], dtype=np.float64)
+    return order[: int(np.searchsorted(cumulative, target)) + 1]
+
+
+def _invert(weights: FloatArray, point: float) -> int:
+    """The first index whose cumulative weight passes `point`, a share of the whole in [0, 1)."""
+    starts = np.arange(0, len(weights), _BLOCK)
+    blocks = np.cumsum(np.add.reduceat(weights, starts, dtype=np.float64))
+    target = point * float(blocks[-1])
+    block = min(int(np.searchsorted(blocks, target, side="right")), len(blocks) - 1)
+    if block:
+        target -= float(blocks[block - 1])
+    first = block * _BLOCK
+    cumulative = np.cumsum(weights[first : first + _BLOCK], dtype=np.float64)
+    # Rounding may leave the target at or past the block's end, whose last token with any weight is then meant.
+    end = int(np.searchsorted(cumulative, cumulative[-1], side="left"))
+    return first + min(int(np.searchsorted(cumulative, target, side="right")), end)
 
 
 def _logprobs(logits: torch.Tensor, token: int, count: int) -> SampleLogprobs:

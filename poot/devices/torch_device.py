@@ -79,7 +79,7 @@ class CpuDevice:
         return pack_embedding(weight)
 
     def output_head(self, table: Embedding) -> Linear:
-        packed = cast(PackedEmbedding, table)
+        packed = cast("PackedEmbedding", table)
         segment = Segment(packed.format, packed.data, 0, packed.num_embeddings, None)
         return PackedLinear((segment,), packed.dim, packed.num_embeddings)
 

@@ -31,9 +31,7 @@ class Workspace:
         """Bytes held by all buffers."""
         return sum(buffer.numel() * buffer.element_size() for buffer in self._buffers.values())
 
-    def take(
-        self, name: str, rows: int, features: tuple[int, ...], dtype: torch.dtype = torch.float32
-    ) -> torch.Tensor:
+    def take(self, name: str, rows: int, features: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """The buffer `name`, `[rows, *features]`, contiguous, holding whatever its last user left."""
         key = (name, rows, features, dtype)
         view = self._views.get(key)
