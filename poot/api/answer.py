@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import anyio
 import anyio.to_thread
 import msgspec
 
@@ -35,9 +36,12 @@ STREAM_HEADERS = (
 )
 DONE_FRAME = b"data: [DONE]\n\n"
 
-INLINE_BODY_BYTES = 8 * 1024
-"""Bodies up to this size are decoded and tokenized on the event loop, in about a millisecond or two; for larger ones
-the hand-over to a worker thread (about 0.2 ms) is the lesser evil."""
+INLINE_BODY_BYTES = 4 * 1024
+"""Bodies up to this size are decoded and tokenized on the event loop, in up to about 2 ms; for larger ones the
+hand-over to a worker thread (about 0.2 ms) is the lesser evil."""
+
+PREPARE_THREADS = 4
+"""Large bodies prepared at once; more would take cores from the device thread."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,16 +119,14 @@ class Generator:
                 async with exchange.stream(200, STREAM_HEADERS) as writer:
                     try:
                         while not tally.is_complete:
-                            frames = b"".join(
-                                [tally.frame(shape, index, event) for index, event in await events.receive()]
-                            )
-                            if frames:
-                                await writer.write(frames)
+                            batch = await events.receive()
+                            frames = [tally.frame(shape, index, event) for index, event in batch]
+                            if tally.is_complete:
+                                frames += [shape.usage(tally.usage) if prepared.includes_usage else b"", DONE_FRAME]
+                            if joined := b"".join(frames):
+                                await writer.write(joined)
                     except Exception as error:
                         await _end_with_error(writer, error)
-                    else:
-                        usage = shape.usage(tally.usage) if prepared.includes_usage else b""
-                        await writer.write(usage + DONE_FRAME)
                 tally.annotate(exchange)
                 return 200
             choices = [Folded() for _ in prepared.choices]
@@ -222,6 +224,7 @@ class GenerationEndpoint:
         self._receiving = receiving
         self._prepare = prepare
         self._new_shape = new_shape
+        self._threads = anyio.CapacityLimiter(PREPARE_THREADS)
 
     async def __call__(self, exchange: Exchange, match: RouteMatch) -> int:
         with self._receiving.hold():
@@ -230,5 +233,8 @@ class GenerationEndpoint:
         if len(body) <= INLINE_BODY_BYTES:
             prepared = self._prepare(body, engine)
         else:
-            prepared = await anyio.to_thread.run_sync(self._prepare, body, engine)
+            # Changes nothing outside itself, so a client that went away need not be waited for.
+            prepared = await anyio.to_thread.run_sync(
+                self._prepare, body, engine, abandon_on_cancel=True, limiter=self._threads
+            )
         return await self._generator.answer(exchange, prepared, self._new_shape(engine, prepared))

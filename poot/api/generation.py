@@ -182,8 +182,11 @@ async def _forward(
 
 
 def _only(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one exception in a group, or the group where there are several."""
-    if len(failures.exceptions) > 1:
-        return failures
-    inner = failures.exceptions[0]
-    return _only(inner) if isinstance(inner, BaseExceptionGroup) else inner
+    """The one exception in a group, cancellation of its tasks aside; the group where there are several."""
+    _, rest = failures.split(anyio.get_cancelled_exc_class())
+    while rest is not None and len(rest.exceptions) == 1:
+        inner = rest.exceptions[0]
+        if not isinstance(inner, BaseExceptionGroup):
+            return inner
+        rest = inner
+    return failures

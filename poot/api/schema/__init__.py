@@ -1,0 +1,1 @@
+"""What requests look like: one module an endpoint, each decoded strictly and checked as a whole."""

@@ -81,8 +81,8 @@ _UNAVAILABLE: dict[str, Neutral] = {
     "modalities": lambda given: given == ["text"],
     "audio": lambda given: False,
     "prediction": lambda given: False,
-    "reasoning_effort": lambda given: False,
-    "verbosity": lambda given: False,
+    "reasoning_effort": lambda given: given == "none",
+    "verbosity": lambda given: given == "medium",
     "web_search_options": lambda given: False,
     "add_generation_prompt": lambda given: given is True,
     "continue_final_message": lambda given: given is False,
@@ -102,7 +102,7 @@ def decode_chat(body: bytes, model_id: str) -> ChatRequest:
     request = decode(body, _decoder)
     check_common(request, model_id)
     refuse_unavailable(request, _UNAVAILABLE)
-    if request.top_logprobs is not None and not request.logprobs:
+    if request.top_logprobs and not request.logprobs:
         raise BadRequest("top_logprobs needs logprobs: true", param="top_logprobs")
     return request
 
