@@ -26,11 +26,16 @@ INLINE void dot_tile(const int outputs, const int rows, const float *const *w, c
         }
     }
     for (int64_t i = 0; i < length; i += 2 * LANES) {
+        vf first[4], second[4];
         UNROLL for (int o = 0; o < outputs; o++) {
-            vf first = load(w[o] + i), second = load(w[o] + i + LANES);
-            UNROLL for (int r = 0; r < rows; r++) {
-                even[o * rows + r] = fma_vf(first, load(x + r * x_stride + i), even[o * rows + r]);
-                odd[o * rows + r] = fma_vf(second, load(x + r * x_stride + i + LANES), odd[o * rows + r]);
+            first[o] = load(w[o] + i);
+            second[o] = load(w[o] + i + LANES);
+        }
+        UNROLL for (int r = 0; r < rows; r++) {
+            vf x_first = load(x + r * x_stride + i), x_second = load(x + r * x_stride + i + LANES);
+            UNROLL for (int o = 0; o < outputs; o++) {
+                even[o * rows + r] = fma_vf(first[o], x_first, even[o * rows + r]);
+                odd[o * rows + r] = fma_vf(second[o], x_second, odd[o * rows + r]);
             }
         }
     }
@@ -82,7 +87,7 @@ static void linear_tile(const struct poot_linear_job *job, int64_t first, int ou
     const float *x = job->x + first_row * job->x_stride;
     _Alignas(64) float decoded[TILE_OUTPUTS][CHUNK_WEIGHTS];
     _Alignas(64) float sums[TILE_OUTPUTS][MAX_ROWS][2 * LANES];
-    memset(sums, 0, sizeof sums);
+    for (int o = 0; o < outputs; o++) memset(sums[o], 0, (size_t)rows * sizeof sums[o][0]);
 
     int unit = block->weights > STEP_WEIGHTS ? block->weights : STEP_WEIGHTS;
     int64_t whole = job->in_features / unit * unit; /* less than in_features only for dense weights */
@@ -121,20 +126,28 @@ static void linear_tile(const struct poot_linear_job *job, int64_t first, int ou
     }
 }
 
+static void linear_tiles(const struct poot_linear_job *job, int64_t tile, int64_t tiles, int64_t first_row, int rows) {
+    for (int64_t end = tile + tiles; tile < end; tile++) {
+        int64_t first = tile * TILE_OUTPUTS, left = job->out_features - first;
+        linear_tile(job, first, (int)(left < TILE_OUTPUTS ? left : TILE_OUTPUTS), first_row, rows);
+    }
+}
+
 static void linear(const struct poot_linear_job *job) {
     int64_t tiles = (job->out_features + TILE_OUTPUTS - 1) / TILE_OUTPUTS;
     /* Below this many products a second thread costs more than it saves. */
     int threads = job->out_features * job->in_features * job->rows < 65536 ? 1 : job->threads;
     /* Threads take runs of tiles as they go, so that one which is held up does not hold up the rest. */
     int64_t run = tiles / (8 * threads) + 1;
-    (void)run;
     for (int64_t first_row = 0; first_row < job->rows; first_row += MAX_ROWS) {
         int rows = (int)(job->rows - first_row < MAX_ROWS ? job->rows - first_row : MAX_ROWS);
-#pragma omp parallel for schedule(dynamic, run) num_threads(threads) if (threads > 1)
-        for (int64_t tile = 0; tile < tiles; tile++) {
-            int64_t first = tile * TILE_OUTPUTS, left = job->out_features - first;
-            linear_tile(job, first, (int)(left < TILE_OUTPUTS ? left : TILE_OUTPUTS), first_row, rows);
+        if (threads <= 1) {
+            linear_tiles(job, 0, tiles, first_row, rows);
+            continue;
         }
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+        for (int64_t tile = 0; tile < tiles; tile += run)
+            linear_tiles(job, tile, tiles - tile < run ? tiles - tile : run, first_row, rows);
     }
 }
 
