@@ -21,7 +21,7 @@ class ChatShape:
         self._envelope = envelope
         self._has_logprobs = prepared.num_logprobs is not None
         self._chunks = Chunks({**envelope, "object": "chat.completion.chunk"}, includes_usage=prepared.includes_usage)
-        self._around = [
+        self._text_frames = [
             self._chunks.around(b'{"index":%d,"delta":{"content":' % index, b'},"logprobs":null,"finish_reason":null}')
             for index in range(len(prepared.choices) if prepared.is_streamed else 0)
         ]
@@ -34,8 +34,7 @@ class ChatShape:
             return b""
         if self._has_logprobs:
             return self._chunk(index, {"content": delta.text}, logprobs=_logprobs(delta))
-        before, after = self._around[index]
-        return before + encode(delta.text) + after
+        return self._text_frames[index].frame(encode(delta.text))
 
     def finished(self, index: int, reason: FinishReason) -> bytes:
         return self._chunk(index, {}, finish_reason=reason.value)
@@ -55,7 +54,7 @@ class ChatShape:
         self, index: int, delta: dict[str, Any], *, logprobs: Any = None, finish_reason: str | None = None
     ) -> bytes:
         return self._chunks.choice(
-            encode({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason})
+            {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
         )
 
     def _whole_choice(self, index: int, choice: Folded) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class CompletionShape:
         self._has_logprobs = prepared.num_logprobs is not None
         chunks = Chunks(envelope, includes_usage=prepared.includes_usage)
         self._chunks = chunks
-        self._around = [
+        self._text_frames = [
             chunks.around(b'{"index":%d,"text":' % index, b',"logprobs":null,"finish_reason":null}')
             for index in range(len(prepared.choices) if prepared.is_streamed else 0)
         ]
@@ -37,14 +37,11 @@ class CompletionShape:
         if self._has_logprobs:
             lists = self._logprobs[index].add(delta.text, delta.logprobs)
             choice = {"index": index, "text": delta.text, "logprobs": lists, "finish_reason": None}
-            return self._chunks.choice(encode(choice))
-        before, after = self._around[index]
-        return before + encode(delta.text) + after
+            return self._chunks.choice(choice)
+        return self._text_frames[index].frame(encode(delta.text))
 
     def finished(self, index: int, reason: FinishReason) -> bytes:
-        return self._chunks.choice(
-            encode({"index": index, "text": "", "logprobs": None, "finish_reason": reason.value})
-        )
+        return self._chunks.choice({"index": index, "text": "", "logprobs": None, "finish_reason": reason.value})
 
     def usage(self, usage: Usage) -> bytes:
         return self._chunks.usage(usage.as_dict())

@@ -1,7 +1,4 @@
-"""Server-sent events of one answer, put together from bytes that are encoded once.
-
-Only the text of a delta is encoded for each token; what stands around it is a template of the stream.
-"""
+"""The chunks of one streamed answer as frames: all but a delta's text is encoded once a stream, not once a token."""
 
 from __future__ import annotations
 
@@ -9,11 +6,13 @@ from typing import Any
 
 import msgspec
 
+from poot.net.sse import FrameTemplate, data_frame
+
 encode = msgspec.json.encode
 
 
 class Chunks:
-    """The frames of one stream: `data: {id, object, created, model, system_fingerprint, choices: [...]}`.
+    """The frames of one stream: `{id, object, created, model, system_fingerprint, choices: [...]}` each.
 
     Args:
         envelope: the fields before `choices`, in order.
@@ -21,17 +20,17 @@ class Chunks:
     """
 
     def __init__(self, envelope: dict[str, Any], *, includes_usage: bool) -> None:
-        self._head = b"data: " + encode(envelope)[:-1] + b',"choices":['
-        self._tail = b'],"usage":null}\n\n' if includes_usage else b"]}\n\n"
+        self._head = encode(envelope)[:-1] + b',"choices":['
+        self._tail = b'],"usage":null}' if includes_usage else b"]}"
 
-    def choice(self, inner: bytes) -> bytes:
-        """A chunk with one choice, whose JSON object is `inner`."""
-        return self._head + inner + self._tail
+    def choice(self, choice: dict[str, Any]) -> bytes:
+        """A chunk with one choice."""
+        return data_frame(self._head + encode(choice) + self._tail)
 
-    def around(self, before: bytes, after: bytes) -> tuple[bytes, bytes]:
-        """What stands before and after a text in a chunk whose choice is `before` text `after`."""
-        return self._head + before, after + self._tail
+    def around(self, before: bytes, after: bytes) -> FrameTemplate:
+        """Chunks whose one choice is the JSON text `before`, a text, `after`."""
+        return FrameTemplate(self._head + before, after + self._tail)
 
     def usage(self, usage: dict[str, int]) -> bytes:
         """The chunk with the counts and no choice."""
-        return self._head + b'],"usage":' + encode(usage) + b"}\n\n"
+        return data_frame(self._head + b'],"usage":' + encode(usage) + b"}")

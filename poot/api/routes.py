@@ -12,15 +12,11 @@ from poot.api.gate import Gate, Handler, Route, RouteMatch
 from poot.api.health import Health
 from poot.api.limits import Places, RateWindow
 from poot.api.models import Models
-from poot.api.responses import error_response
 from poot.api.served import ServedEngine
 from poot.config import ApiConfig
 from poot.errors import EngineError, RequestError, UnsupportedCapability
-from poot.log import get_logger
 from poot.metrics import Metrics
 from poot.net.exchange import ClientGone, Exchange
-
-_log = get_logger(__name__)
 
 UNKNOWN_ROUTE = "unknown"
 """The `route` label of every path poot does not have, so that a scan of paths does not fill the registry."""
@@ -99,9 +95,10 @@ class Api:
             metrics.requests.labels(route.label, "200")
 
     async def __call__(self, exchange: Exchange) -> None:
-        """Answers one exchange.
+        """Answers one exchange, or raises what the connection is to answer it with.
 
         Raises:
+            RequestError: the request is refused, or failed, and nothing has been sent.
             ClientGone: the client went away; there is nobody to answer.
         """
         match = self._gate.find(exchange.head.path)
@@ -110,8 +107,13 @@ class Api:
         try:
             status = str(await self._answer(exchange))
         except RequestError as error:
-            await exchange.send(error_response(error))
             status = str(error.status)
+            raise
+        except ClientGone:
+            raise
+        except Exception:
+            status = str(EngineError.status)  # what the connection answers an error of ours with, and logs it
+            raise
         finally:
             self._metrics.requests.labels(label, status).inc()
 
@@ -122,16 +124,9 @@ class Api:
             RequestError: what is to be answered instead.
         """
         match = self._gate.check(exchange.head, exchange.endpoints, is_draining=exchange.is_draining)
-        admission = self._pending.hold() if match.route.is_model_request else contextlib.nullcontext()
         handler = match.route.methods["GET" if exchange.head.method == "HEAD" else exchange.head.method]
-        with admission:
-            try:
-                return await handler(exchange, match)
-            except (RequestError, ClientGone):
-                raise
-            except Exception as error:
-                _log.exception("a handler failed", error, route=match.route.label, request_id=exchange.request_id)
-                raise EngineError("the server failed while it answered this request") from error
+        with self._pending.hold() if match.route.is_model_request else contextlib.nullcontext():
+            return await handler(exchange, match)
 
 
 def _refuse(subject: str) -> Handler:

@@ -7,8 +7,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from poot.errors import ContentTooLarge
-from poot.net.exchange import ClientGone, Endpoints, Head, Headers, Response
+from poot.errors import ContentTooLarge, RequestError
+from poot.net.answers import error_response
+from poot.net.exchange import Application, ClientGone, Endpoints, Head, Headers, Response
 
 LOCAL = Endpoints(peer_ip="127.0.0.1", local_host="127.0.0.1", local_port=8080)
 
@@ -55,6 +56,7 @@ class FakeExchange:
         self.endpoints = endpoints
         self.is_draining = is_draining
         self.request_id = "a-request"
+        self.error: RequestError | None = None
         self.response: Response | None = None
         self.stream_status: int | None = None
         self.stream_headers: Headers = ()
@@ -75,6 +77,15 @@ class FakeExchange:
         if len(self._body) > max_bytes:
             raise ContentTooLarge("the body is too large")
         return self._body
+
+    async def run(self, application: Application) -> FakeExchange:
+        """Runs the application and, as the connection does, answers the error it raised; returns itself."""
+        try:
+            await application(self)
+        except RequestError as error:
+            self.error = error
+            await self.send(error_response(error))
+        return self
 
     async def send(self, response: Response) -> None:
         assert self.response is None, "answered twice"
