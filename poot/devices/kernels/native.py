@@ -12,6 +12,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.machinery
+import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,28 +27,17 @@ from poot.errors import DeviceError
 # Raised with every change of a C signature or of a meaning; POOT_ABI_VERSION in cpu/poot_native.h says the same.
 ABI_VERSION = 1
 
-_int = ctypes.c_int
-_size = ctypes.c_int64
-_pointer = ctypes.c_void_p
-_float = ctypes.c_float
+# The records of cpu/poot_native.h: P a pointer, q an int64, d a double, all of eight bytes and so without padding.
+# Packing the arguments and passing their address costs a fraction of ctypes' conversion of each.
+_pack_dequantize = struct.Struct("@qPqqPq").pack
+_pack_linear = struct.Struct("@qPqqPqqPqPq").pack
+_pack_attention = struct.Struct("@PPPPPPPqqqqqqdqdq").pack
+_pack_rms_norm = struct.Struct("@PPqqdPq").pack
+_pack_rope = struct.Struct("@PqqqqqqPPP").pack
+_pack_gated = struct.Struct("@PqqPq").pack
+_pack_add = struct.Struct("@PPdq").pack
 
-# name -> (result type, argument types), as cpu/poot_native.h declares them.
-_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "poot_isa": (ctypes.c_char_p, ()),
-    "poot_select_isa": (_int, (ctypes.c_char_p,)),
-    "poot_format_id": (_int, (ctypes.c_char_p,)),
-    "poot_dequantize": (None, (_int, _pointer, _size, _size, _pointer, _int)),
-    "poot_linear": (None, (_int, _pointer, _size, _size, _pointer, _size, _size, _pointer, _size, _pointer, _int)),
-    "poot_attention": (
-        None,
-        (*(_pointer,) * 7, *(_size,) * 6, _float, _size, _float, _int),
-    ),
-    "poot_rms_norm": (None, (_pointer, _pointer, _size, _size, _float, _pointer, _int)),
-    "poot_rope": (None, (_pointer, *(_size,) * 5, _int, _pointer, _pointer, _pointer)),
-    "poot_gated_silu": (None, (_pointer, _size, _size, _pointer, _int)),
-    "poot_gated_gelu_tanh": (None, (_pointer, _size, _size, _pointer, _int)),
-    "poot_add": (None, (_pointer, _pointer, _float, _size)),
-}
+_Kernel = Callable[[bytes], None]
 
 
 class NativeKernels:
@@ -57,45 +48,43 @@ class NativeKernels:
         Raises:
             DeviceError: the library was built from other sources than this file belongs to.
         """
-        functions: dict[str, Any] = {}
         try:
-            library.poot_abi_version.restype = ctypes.c_int
-            version = library.poot_abi_version()
-            if version != ABI_VERSION:
-                raise DeviceError(_stale(f"it has version {version}, not {ABI_VERSION}"))
-            for name, (result, arguments) in _SIGNATURES.items():
-                function = getattr(library, name)
-                function.restype, function.argtypes = result, arguments
-                functions[name] = function
+            self.version: int = library.poot_abi_version()
+            if self.version != ABI_VERSION:
+                raise DeviceError(_stale(f"they have version {self.version}, not {ABI_VERSION}"))
+            self._isa = library.poot_isa
+            self._isa.restype = ctypes.c_char_p
+            self._select_isa = library.poot_select_isa
+            self._select_isa.argtypes = (ctypes.c_char_p,)
+            # For each format its number, the dtype of its data, and how many elements of it hold how many weights.
+            self._formats: dict[Format, tuple[int, torch.dtype, int, int]] = {}
+            for format in Format:
+                number = library.poot_format_id(format.label.encode())
+                if number < 0:
+                    raise DeviceError(_stale(f"they do not know {format.label}"))
+                elements = 1 if format.is_dense else format.block_bytes
+                self._formats[format] = number, DENSE_DTYPES.get(format, torch.uint8), elements, format.block_weights
+            self._dequantize = _kernel(library, "poot_dequantize")
+            self._linear = _kernel(library, "poot_linear")
+            self._attention = _kernel(library, "poot_attention")
+            self._rms_norm = _kernel(library, "poot_rms_norm")
+            self._rope = _kernel(library, "poot_rope")
+            self._gated_silu = _kernel(library, "poot_gated_silu")
+            self._gated_gelu_tanh = _kernel(library, "poot_gated_gelu_tanh")
+            self._add = _kernel(library, "poot_add")
         except AttributeError as error:
-            raise DeviceError(_stale(f"it lacks a function ({error})")) from error
-        self.version: int = version
-        self._functions = functions
-        self._format_ids: dict[Format, int] = {
-            format: functions["poot_format_id"](format.label.encode()) for format in Format
-        }
-        missing = [format.label for format, number in self._format_ids.items() if number < 0]
-        if missing:
-            raise DeviceError(_stale(f"it does not know {', '.join(missing)}"))
-        self._linear = functions["poot_linear"]
-        self._dequantize = functions["poot_dequantize"]
-        self._attention = functions["poot_attention"]
-        self._rms_norm = functions["poot_rms_norm"]
-        self._rope = functions["poot_rope"]
-        self._gated_silu = functions["poot_gated_silu"]
-        self._gated_gelu_tanh = functions["poot_gated_gelu_tanh"]
-        self._add = functions["poot_add"]
+            raise DeviceError(_stale(f"a function is missing ({error})")) from error
 
     @property
     def isa(self) -> str:
         """The instruction set in use: "avx512", "avx2" or "generic"."""
-        name: bytes = self._functions["poot_isa"]()
+        name: bytes = self._isa()
         return name.decode()
 
     def select_isa(self, name: str) -> bool:
         """Uses instruction set `name` from now on; False, with nothing changed, if it was not built or this processor
         lacks it. Meant for tests: the best one is chosen on loading. Not to be called while a kernel runs."""
-        return bool(self._functions["poot_select_isa"](name.encode()))
+        return bool(self._select_isa(name.encode()))
 
     def linear(
         self,
@@ -116,25 +105,32 @@ class NativeKernels:
             out: f32 `[rows, out_features]`; may be a column slice of a wider buffer. Must not overlap x.
             bias: f32 `[out_features]` or None.
         """
+        number, dtype, block_elements, block_weights = self._formats[format]
         rows, in_features = x.shape
-        out_features = weight.shape[0]
-        assert _is_stored(format, weight, (out_features, in_features)), (format, weight.shape, weight.dtype)
-        assert x.dtype == out.dtype == torch.float32, (x.dtype, out.dtype)
+        out_features, row_elements = weight.shape
+        x_stride, x_step = x.stride()
+        out_stride, out_step = out.stride()
+        assert weight.dtype is dtype, (format, weight.dtype)
+        assert row_elements * block_weights == in_features * block_elements, (format, weight.shape, x.shape)
+        assert weight.is_contiguous()
+        assert x.dtype is out.dtype is torch.float32, (x.dtype, out.dtype)
         assert out.shape == (rows, out_features), (out.shape, rows, out_features)
-        assert x.stride(1) == out.stride(1) == 1, (x.stride(), out.stride())
+        assert x_step == out_step == 1, (x.stride(), out.stride())
         assert bias is None or _is_whole(bias, torch.float32, (out_features,)), bias
         self._linear(
-            self._format_ids[format],
-            weight.data_ptr(),
-            out_features,
-            in_features,
-            x.data_ptr(),
-            x.stride(0),
-            rows,
-            out.data_ptr(),
-            out.stride(0),
-            None if bias is None else bias.data_ptr(),
-            threads,
+            _pack_linear(
+                number,
+                weight.data_ptr(),
+                out_features,
+                in_features,
+                x.data_ptr(),
+                x_stride,
+                rows,
+                out.data_ptr(),
+                out_stride,
+                0 if bias is None else bias.data_ptr(),
+                threads,
+            )
         )
 
     def dequantize(self, format: Format, data: torch.Tensor, out: torch.Tensor, threads: int) -> None:
@@ -143,9 +139,11 @@ class NativeKernels:
         The bits are those of `poot.devices.kernels.dequantize`.
         """
         rows, num_weights = out.shape
-        assert _is_stored(format, data, (rows, num_weights)), (format, data.shape, data.dtype)
+        number, dtype, block_elements, block_weights = self._formats[format]
+        assert num_weights % block_weights == 0, (format, num_weights)
+        assert _is_whole(data, dtype, (rows, num_weights // block_weights * block_elements)), (format, data.shape)
         assert _is_whole(out, torch.float32, (rows, num_weights)), (out.dtype, out.stride())
-        self._dequantize(self._format_ids[format], data.data_ptr(), rows, num_weights, out.data_ptr(), threads)
+        self._dequantize(_pack_dequantize(number, data.data_ptr(), rows, num_weights, out.data_ptr(), threads))
 
     def attention(
         self,
@@ -185,23 +183,25 @@ class NativeKernels:
         assert _is_whole(query_starts, torch.int32, (num_rows + 1,)), query_starts.shape
         assert _is_whole(context_lengths, torch.int32, (num_rows,)), context_lengths.shape
         self._attention(
-            query.data_ptr(),
-            key_pool.data_ptr(),
-            value_pool.data_ptr(),
-            block_tables.data_ptr(),
-            query_starts.data_ptr(),
-            context_lengths.data_ptr(),
-            out.data_ptr(),
-            query.stride(0),
-            num_rows,
-            max_blocks,
-            num_heads,
-            num_kv_heads,
-            head_dim,
-            scale,
-            window or 0,
-            softcap or 0.0,
-            threads,
+            _pack_attention(
+                query.data_ptr(),
+                key_pool.data_ptr(),
+                value_pool.data_ptr(),
+                block_tables.data_ptr(),
+                query_starts.data_ptr(),
+                context_lengths.data_ptr(),
+                out.data_ptr(),
+                query.stride(0),
+                num_rows,
+                max_blocks,
+                num_heads,
+                num_kv_heads,
+                head_dim,
+                scale,
+                window or 0,
+                softcap or 0.0,
+                threads,
+            )
         )
 
     def rms_norm(
@@ -212,18 +212,13 @@ class NativeKernels:
         `out` may be `x`.
         """
         dim = x.shape[-1]
-        assert _is_whole(x, torch.float32, x.shape), (x.dtype, x.stride())
-        assert _is_whole(out, torch.float32, x.shape), (out.shape, x.shape)
+        assert x.dtype is out.dtype is torch.float32, (x.dtype, out.dtype)
+        assert x.shape == out.shape, (x.shape, out.shape)
+        assert x.is_contiguous()
+        assert out.is_contiguous()
         assert weight is None or _is_whole(weight, torch.float32, (dim,)), weight
-        self._rms_norm(
-            x.data_ptr(),
-            None if weight is None else weight.data_ptr(),
-            x.numel() // dim,
-            dim,
-            eps,
-            out.data_ptr(),
-            threads,
-        )
+        pointer = 0 if weight is None else weight.data_ptr()
+        self._rms_norm(_pack_rms_norm(x.data_ptr(), pointer, x.numel() // dim, dim, eps, out.data_ptr(), threads))
 
     def rope(self, x: torch.Tensor, table: RopeTable, positions: torch.Tensor) -> None:
         """Rotates the first `rotary_dim` values of every head in place.
@@ -241,27 +236,29 @@ class NativeKernels:
         assert _is_whole(table.sin, torch.float32, table_shape), table.sin.shape
         assert table.rotary_dim <= head_dim, (table.rotary_dim, head_dim)
         self._rope(
-            x.data_ptr(),
-            x.stride(0),
-            num_tokens,
-            num_heads,
-            head_dim,
-            table.rotary_dim,
-            table.interleaved,
-            table.cos.data_ptr(),
-            table.sin.data_ptr(),
-            positions.data_ptr(),
+            _pack_rope(
+                x.data_ptr(),
+                x.stride(0),
+                num_tokens,
+                num_heads,
+                head_dim,
+                table.rotary_dim,
+                table.interleaved,
+                table.cos.data_ptr(),
+                table.sin.data_ptr(),
+                positions.data_ptr(),
+            )
         )
 
     def gated_silu(self, gate_up: torch.Tensor, out: torch.Tensor, threads: int = 1) -> None:
         """Writes `silu(gate) * up` of `gate_up` f32 `[rows, 2 * n]`, gate first, to `out` `[rows, n]`; contiguous."""
         rows, n = self._gate_shape(gate_up, out)
-        self._gated_silu(gate_up.data_ptr(), rows, n, out.data_ptr(), threads)
+        self._gated_silu(_pack_gated(gate_up.data_ptr(), rows, n, out.data_ptr(), threads))
 
     def gated_gelu_tanh(self, gate_up: torch.Tensor, out: torch.Tensor, threads: int = 1) -> None:
         """Writes `gelu_tanh(gate) * up` of `gate_up`, laid out as for `gated_silu`, to `out`."""
         rows, n = self._gate_shape(gate_up, out)
-        self._gated_gelu_tanh(gate_up.data_ptr(), rows, n, out.data_ptr(), threads)
+        self._gated_gelu_tanh(_pack_gated(gate_up.data_ptr(), rows, n, out.data_ptr(), threads))
 
     @staticmethod
     def _gate_shape(gate_up: torch.Tensor, out: torch.Tensor) -> tuple[int, int]:
@@ -272,9 +269,20 @@ class NativeKernels:
 
     def add(self, x: torch.Tensor, y: torch.Tensor, scale: float = 1.0) -> None:
         """Adds `scale * y` to `x` in place; f32, contiguous, of one shape."""
-        assert _is_whole(x, torch.float32, x.shape), (x.dtype, x.stride())
-        assert _is_whole(y, torch.float32, x.shape), (y.shape, x.shape)
-        self._add(x.data_ptr(), y.data_ptr(), scale, x.numel())
+        assert x.dtype is y.dtype is torch.float32, (x.dtype, y.dtype)
+        assert x.shape == y.shape, (x.shape, y.shape)
+        assert x.is_contiguous()
+        assert y.is_contiguous()
+        self._add(_pack_add(x.data_ptr(), y.data_ptr(), scale, x.numel()))
+
+
+def _kernel(library: ctypes.CDLL, name: str) -> _Kernel:
+    """The kernel `name`, which takes a packed record."""
+    function: Any = getattr(library, name)
+    function.restype = None
+    function.argtypes = (ctypes.c_char_p,)
+    kernel: _Kernel = function
+    return kernel
 
 
 def _is_whole(tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
@@ -286,15 +294,8 @@ def _has_whole_heads(x: torch.Tensor) -> bool:
     return x.stride(2) == 1 and (x.stride(1) == x.shape[2] or x.shape[1] == 1)
 
 
-def _is_stored(format: Format, data: torch.Tensor, shape: tuple[int, int]) -> bool:
-    """Whether `data` holds weights of `shape` in `format`."""
-    if format.is_dense:
-        return _is_whole(data, DENSE_DTYPES[format], shape)
-    return _is_whole(data, torch.uint8, (shape[0], format.row_bytes(shape[1])))
-
-
 def _stale(why: str) -> str:
-    return f"the native kernels do not fit this version of poot: {why}; reinstall poot-serve to rebuild them"
+    return f"the native kernels are not those of this version of poot: {why}; reinstall poot-serve to rebuild them"
 
 
 def library_path() -> Path | None:

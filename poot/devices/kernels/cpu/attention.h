@@ -63,10 +63,10 @@ INLINE void attend_block(const struct poot_attention_job *job, const float *quer
     int64_t stride = job->num_kv_heads * job->head_dim;
     _Alignas(64) float scores[KV_BLOCK];
     for (int j = 0; j < KV_BLOCK; j++) scores[j] = -INFINITY;
-    for (int j = first; j < last; j++) scores[j] = dot(query, keys + j * stride, job->head_dim) * job->scale;
-    if (job->softcap > 0.0f)
+    for (int j = first; j < last; j++) scores[j] = dot(query, keys + j * stride, job->head_dim) * (float)job->scale;
+    if (job->softcap > 0.0)
         for (int v = 0; v < BLOCK_VECTORS; v++) {
-            vf capped = tanh_vf(load(scores + v * LANES) / job->softcap) * job->softcap;
+            vf capped = tanh_vf(load(scores + v * LANES) / (float)job->softcap) * (float)job->softcap;
             store(scores + v * LANES, capped);
         }
     float largest = state->largest;
@@ -122,7 +122,7 @@ static void attention(const struct poot_attention_job *job) {
     if (task_heads > MAX_TASK_HEADS) task_heads = MAX_TASK_HEADS;
     int64_t group_tasks = (group + task_heads - 1) / task_heads;
     int64_t tasks = tokens * job->num_kv_heads * group_tasks;
-#pragma omp parallel for schedule(dynamic) num_threads(job->threads) if (job->threads > 1)
+#pragma omp parallel for schedule(dynamic) num_threads((int)job->threads) if (job->threads > 1)
     for (int64_t task = 0; task < tasks; task++) {
         int64_t part = task % group_tasks, kv_head = task / group_tasks % job->num_kv_heads;
         int64_t token = task / group_tasks / job->num_kv_heads, first = part * task_heads;

@@ -30,13 +30,13 @@ static decode_function *const decoders[POOT_NUM_FORMATS] = {
     [POOT_MXFP4] = DECODER(mxfp4),
 };
 
-static void dequantize(enum poot_format format, const uint8_t *source, int64_t rows, int64_t row_weights, float *out,
-                       int threads) {
-    const struct poot_block *block = &poot_blocks[format];
-    int64_t row_blocks = row_weights / block->weights;
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (int64_t row = 0; row < rows; row++)
-        decoders[format](source + row * row_blocks * block->bytes, row_blocks, out + row * row_weights);
+static void dequantize(const struct poot_dequantize_job *job) {
+    const struct poot_block *block = &poot_blocks[job->format];
+    decode_function *decode = decoders[job->format];
+    int64_t row_blocks = job->row_weights / block->weights;
+#pragma omp parallel for schedule(static) num_threads((int)job->threads) if (job->threads > 1)
+    for (int64_t row = 0; row < job->rows; row++)
+        decode(job->source + row * row_blocks * block->bytes, row_blocks, job->out + row * job->row_weights);
 }
 
 #endif

@@ -1,6 +1,6 @@
 /* The library's exported functions, and the choice between the instruction sets it was compiled for.
 
-   native.py mirrors these signatures. The choice is made on loading, by what the processor and the operating system
+   The choice is made on loading, by what the processor and the operating system
    offer, so that one build runs on every processor of its architecture. */
 #include "poot_native.h"
 
@@ -57,44 +57,11 @@ EXPORT int poot_format_id(const char *label) {
     return -1;
 }
 
-EXPORT void poot_dequantize(int format, const uint8_t *source, int64_t rows, int64_t row_weights, float *out,
-                            int threads) {
-    kernels->dequantize(format, source, rows, row_weights, out, threads);
-}
-
-EXPORT void poot_linear(int format, const uint8_t *weight, int64_t out_features, int64_t in_features, const float *x,
-                        int64_t x_stride, int64_t rows, float *y, int64_t y_stride, const float *bias, int threads) {
-    kernels->linear(&(struct poot_linear_job){format, weight, out_features, in_features, x, x_stride, rows, y, y_stride,
-                                              bias, threads});
-}
-
-EXPORT void poot_attention(const float *query, const float *key_pool, const float *value_pool,
-                           const int32_t *block_tables, const int32_t *query_starts, const int32_t *context_lengths,
-                           float *out, int64_t query_stride, int64_t num_rows, int64_t max_blocks, int64_t num_heads,
-                           int64_t num_kv_heads, int64_t head_dim, float scale, int64_t window, float softcap,
-                           int threads) {
-    kernels->attention(&(struct poot_attention_job){
-        query, key_pool, value_pool, block_tables, query_starts, context_lengths, out, query_stride, num_rows,
-        max_blocks, num_heads, num_kv_heads, head_dim, scale, window, softcap, threads});
-}
-
-EXPORT void poot_rms_norm(const float *x, const float *weight, int64_t rows, int64_t dim, float eps, float *out,
-                          int threads) {
-    kernels->rms_norm(x, weight, rows, dim, eps, out, threads);
-}
-
-EXPORT void poot_rope(float *x, int64_t row_stride, int64_t num_tokens, int64_t num_heads, int64_t head_dim,
-                      int64_t rotary_dim, int interleaved, const float *cos, const float *sin,
-                      const int64_t *positions) {
-    kernels->rope(x, row_stride, num_tokens, num_heads, head_dim, rotary_dim, interleaved, cos, sin, positions);
-}
-
-EXPORT void poot_gated_silu(const float *gate_up, int64_t rows, int64_t n, float *out, int threads) {
-    kernels->gated_silu(gate_up, rows, n, out, threads);
-}
-
-EXPORT void poot_gated_gelu_tanh(const float *gate_up, int64_t rows, int64_t n, float *out, int threads) {
-    kernels->gated_gelu_tanh(gate_up, rows, n, out, threads);
-}
-
-EXPORT void poot_add(float *x, const float *y, float scale, int64_t n) { kernels->add(x, y, scale, n); }
+EXPORT void poot_dequantize(const struct poot_dequantize_job *job) { kernels->dequantize(job); }
+EXPORT void poot_linear(const struct poot_linear_job *job) { kernels->linear(job); }
+EXPORT void poot_attention(const struct poot_attention_job *job) { kernels->attention(job); }
+EXPORT void poot_rms_norm(const struct poot_rms_norm_job *job) { kernels->rms_norm(job); }
+EXPORT void poot_rope(const struct poot_rope_job *job) { kernels->rope(job); }
+EXPORT void poot_gated_silu(const struct poot_gated_job *job) { kernels->gated_silu(job); }
+EXPORT void poot_gated_gelu_tanh(const struct poot_gated_job *job) { kernels->gated_gelu_tanh(job); }
+EXPORT void poot_add(const struct poot_add_job *job) { kernels->add(job); }

@@ -4,14 +4,16 @@
 
 #include <math.h>
 
+#include "poot_native.h"
 #include "vector.h"
 
-static void rms_norm(const float *x, const float *weight, int64_t rows, int64_t dim, float eps, float *out,
-                     int threads) {
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (int64_t row = 0; row < rows; row++) {
-        const float *in = x + row * dim;
-        float *to = out + row * dim;
+static void rms_norm(const struct poot_rms_norm_job *job) {
+    int64_t dim = job->dim;
+    const float *weight = job->weight;
+#pragma omp parallel for schedule(static) num_threads((int)job->threads) if (job->threads > 1)
+    for (int64_t row = 0; row < job->rows; row++) {
+        const float *in = job->x + row * dim;
+        float *out = job->out + row * dim;
         vf even = splat(0.0f), odd = splat(0.0f);
         int64_t i = 0;
         for (; i + 2 * LANES <= dim; i += 2 * LANES) {
@@ -21,34 +23,49 @@ static void rms_norm(const float *x, const float *weight, int64_t rows, int64_t 
         }
         float sum = sum_lanes(even + odd);
         for (; i < dim; i++) sum += in[i] * in[i];
-        float factor = 1.0f / sqrtf(sum / (float)dim + eps);
-        if (weight == NULL)
-            for (i = 0; i < dim; i++) to[i] = in[i] * factor;
-        else
-            for (i = 0; i < dim; i++) to[i] = in[i] * factor * weight[i];
+        float factor = 1.0f / sqrtf(sum / (float)dim + (float)job->eps);
+        for (i = 0; i + LANES <= dim; i += LANES) {
+            vf scaled = load(in + i) * factor;
+            store(out + i, weight == NULL ? scaled : scaled * load(weight + i));
+        }
+        for (; i < dim; i++) out[i] = weight == NULL ? in[i] * factor : in[i] * factor * weight[i];
     }
 }
 
-static void rope(float *x, int64_t row_stride, int64_t num_tokens, int64_t num_heads, int64_t head_dim,
-                 int64_t rotary_dim, int interleaved, const float *cos, const float *sin, const int64_t *positions) {
-    int64_t half = rotary_dim / 2;
-    for (int64_t token = 0; token < num_tokens; token++) {
-        const float *c = cos + positions[token] * half, *s = sin + positions[token] * half;
-        for (int64_t head = 0; head < num_heads; head++) {
-            float *restrict pairs = x + token * row_stride + head * head_dim;
-            if (interleaved) {
-                for (int64_t i = 0; i < half; i++) {
-                    float a = pairs[2 * i], b = pairs[2 * i + 1];
-                    pairs[2 * i] = a * c[i] - b * s[i];
-                    pairs[2 * i + 1] = b * c[i] + a * s[i];
-                }
-            } else {
-                for (int64_t i = 0; i < half; i++) {
-                    float a = pairs[i], b = pairs[half + i];
-                    pairs[i] = a * c[i] - b * s[i];
-                    pairs[half + i] = b * c[i] + a * s[i];
-                }
-            }
+/* Rotates one head by the angles whose cosines and sines are given, pairs being (i, half + i). */
+INLINE void rotate_halves(float *restrict head, int64_t half, const float *restrict cos, const float *restrict sin) {
+    int64_t i = 0;
+    for (; i + LANES <= half; i += LANES) {
+        vf a = load(head + i), b = load(head + half + i), c = load(cos + i), s = load(sin + i);
+        store(head + i, a * c - b * s);
+        store(head + half + i, b * c + a * s);
+    }
+    for (; i < half; i++) {
+        float a = head[i], b = head[half + i];
+        head[i] = a * cos[i] - b * sin[i];
+        head[half + i] = b * cos[i] + a * sin[i];
+    }
+}
+
+/* The same for pairs (2i, 2i + 1). */
+INLINE void rotate_pairs(float *restrict head, int64_t half, const float *restrict cos, const float *restrict sin) {
+    for (int64_t i = 0; i < half; i++) {
+        float a = head[2 * i], b = head[2 * i + 1];
+        head[2 * i] = a * cos[i] - b * sin[i];
+        head[2 * i + 1] = b * cos[i] + a * sin[i];
+    }
+}
+
+static void rope(const struct poot_rope_job *job) {
+    int64_t half = job->rotary_dim / 2;
+    for (int64_t token = 0; token < job->num_tokens; token++) {
+        const float *cos = job->cos + job->positions[token] * half, *sin = job->sin + job->positions[token] * half;
+        for (int64_t head = 0; head < job->num_heads; head++) {
+            float *x = job->x + token * job->row_stride + head * job->head_dim;
+            if (job->interleaved)
+                rotate_pairs(x, half, cos, sin);
+            else
+                rotate_halves(x, half, cos, sin);
         }
     }
 }
@@ -63,23 +80,23 @@ INLINE vf gelu_tanh_vf(vf x) {
     return x / (exp_vf(cubic * -1.5957691216057308f) + 1.0f);
 }
 
-/* out[rows, n] = activation(gate) * up, with the gate in the first half of each row of gate_up[rows, 2 n]. */
 #define DEFINE_GATED(name, activation)                                                                                 \
-    static void name(const float *gate_up, int64_t rows, int64_t n, float *out, int threads) {                         \
-        _Pragma("omp parallel for schedule(static) num_threads(threads) if (threads > 1)")                             \
-        for (int64_t row = 0; row < rows; row++) {                                                                     \
-            const float *gate = gate_up + row * 2 * n, *up = gate + n;                                                 \
-            float *to = out + row * n;                                                                                 \
+    static void name(const struct poot_gated_job *job) {                                                               \
+        _Pragma("omp parallel for schedule(static) num_threads((int)job->threads) if (job->threads > 1)")              \
+        for (int64_t row = 0; row < job->rows; row++) {                                                                \
+            const float *gate = job->gate_up + row * 2 * job->n, *up = gate + job->n;                                  \
+            float *out = job->out + row * job->n;                                                                      \
             int64_t i = 0;                                                                                             \
-            for (; i + LANES <= n; i += LANES) store(to + i, activation(load(gate + i)) * load(up + i));               \
-            for (; i < n; i++) to[i] = activation(splat(gate[i]))[0] * up[i];                                          \
+            for (; i + LANES <= job->n; i += LANES) store(out + i, activation(load(gate + i)) * load(up + i));         \
+            for (; i < job->n; i++) out[i] = activation(splat(gate[i]))[0] * up[i];                                    \
         }                                                                                                              \
     }
 DEFINE_GATED(gated_silu, silu_vf)
 DEFINE_GATED(gated_gelu_tanh, gelu_tanh_vf)
 
-static void add(float *x, const float *y, float scale, int64_t n) {
-    for (int64_t i = 0; i < n; i++) x[i] += scale * y[i];
+static void add(const struct poot_add_job *job) {
+    float scale = (float)job->scale;
+    for (int64_t i = 0; i < job->n; i++) job->x[i] += scale * job->y[i];
 }
 
 #endif

@@ -39,9 +39,22 @@ struct poot_block {
 };
 extern const struct poot_block poot_blocks[POOT_NUM_FORMATS];
 
+/* The arguments of each kernel as one record of eight-byte fields, so that native.py packs them in one go: a call
+   through ctypes costs several times less with one argument than with ten. Switches are integers, 0 being off. */
+
+/* out[rows, row_weights] = the weights at source. */
+struct poot_dequantize_job {
+    int64_t format;
+    const uint8_t *source;
+    int64_t rows;
+    int64_t row_weights;
+    float *out;
+    int64_t threads;
+};
+
 /* y[rows, out_features] = x[rows, in_features] times the transpose of weight[out_features, in_features], plus bias. */
 struct poot_linear_job {
-    enum poot_format format;
+    int64_t format;
     const uint8_t *weight;
     int64_t out_features;
     int64_t in_features;
@@ -51,7 +64,7 @@ struct poot_linear_job {
     float *y;
     int64_t y_stride;
     const float *bias; /* or NULL */
-    int threads;
+    int64_t threads;
 };
 
 /* Causal attention over a paged KV pool; native.py describes the arrays. window and softcap are off at 0. */
@@ -69,25 +82,64 @@ struct poot_attention_job {
     int64_t num_heads;
     int64_t num_kv_heads;
     int64_t head_dim;
-    float scale;
+    double scale;
     int64_t window;
-    float softcap;
-    int threads;
+    double softcap;
+    int64_t threads;
+};
+
+/* out[rows, dim] = x / sqrt(mean of x ** 2 over dim + eps) * weight[dim]; out may be x. */
+struct poot_rms_norm_job {
+    const float *x;
+    const float *weight; /* or NULL */
+    int64_t rows;
+    int64_t dim;
+    double eps;
+    float *out;
+    int64_t threads;
+};
+
+/* Rotates the first rotary_dim values of each head of x[num_tokens, num_heads, head_dim] in place. */
+struct poot_rope_job {
+    float *x;
+    int64_t row_stride;
+    int64_t num_tokens;
+    int64_t num_heads;
+    int64_t head_dim;
+    int64_t rotary_dim;
+    int64_t interleaved;
+    const float *cos;
+    const float *sin;
+    const int64_t *positions;
+};
+
+/* out[rows, n] = activation(gate) * up, with the gate in the first half of each row of gate_up[rows, 2 n]. */
+struct poot_gated_job {
+    const float *gate_up;
+    int64_t rows;
+    int64_t n;
+    float *out;
+    int64_t threads;
+};
+
+/* x[n] += scale * y[n]. */
+struct poot_add_job {
+    float *x;
+    const float *y;
+    double scale;
+    int64_t n;
 };
 
 struct poot_kernels {
     const char *isa;
-    void (*dequantize)(enum poot_format format, const uint8_t *source, int64_t rows, int64_t row_weights, float *out,
-                       int threads);
-    void (*linear)(const struct poot_linear_job *job);
-    void (*attention)(const struct poot_attention_job *job);
-    void (*rms_norm)(const float *x, const float *weight, int64_t rows, int64_t dim, float eps, float *out,
-                     int threads);
-    void (*rope)(float *x, int64_t row_stride, int64_t num_tokens, int64_t num_heads, int64_t head_dim,
-                 int64_t rotary_dim, int interleaved, const float *cos, const float *sin, const int64_t *positions);
-    void (*gated_silu)(const float *gate_up, int64_t rows, int64_t n, float *out, int threads);
-    void (*gated_gelu_tanh)(const float *gate_up, int64_t rows, int64_t n, float *out, int threads);
-    void (*add)(float *x, const float *y, float scale, int64_t n);
+    void (*dequantize)(const struct poot_dequantize_job *);
+    void (*linear)(const struct poot_linear_job *);
+    void (*attention)(const struct poot_attention_job *);
+    void (*rms_norm)(const struct poot_rms_norm_job *);
+    void (*rope)(const struct poot_rope_job *);
+    void (*gated_silu)(const struct poot_gated_job *);
+    void (*gated_gelu_tanh)(const struct poot_gated_job *);
+    void (*add)(const struct poot_add_job *);
 };
 
 /* Defined by kernels.c, once for each instruction set. */
