@@ -105,7 +105,7 @@ class Connection:
         """The next request; None when the connection is to end without another word."""
         event = self._http.next_event()
         with anyio.CancelScope(deadline=deadline) as scope:
-            while event is None and not transport.is_gone:
+            while event is None and not transport.has_ended:
                 if self._last_head_by is not None:
                     scope.deadline = min(deadline, self._last_head_by)
                 await transport.wait_for_data()
@@ -132,10 +132,14 @@ class Connection:
         try:
             # When the peer goes away or the drain deadline passes, this scope is cancelled.
             with anyio.CancelScope() as self._exchange_scope:
+                if transport.has_ended:
+                    # Its last bytes were this request. Perhaps it only shut down its sending side: an answer that
+                    # needs no waiting reaches it then.
+                    self._exchange_scope.cancel()
                 error = request.error if isinstance(request, RequestRefused) else await self._run_application(exchange)
                 if error is not None:
                     await self._answer_error(exchange, error)
-            if self._exchange_scope.cancelled_caught and not transport.is_gone and exchange.status is None:
+            if self._exchange_scope.cancelled_caught and not transport.has_ended and exchange.status is None:
                 await self._answer_error(exchange, Draining("the server shut down before it answered", close=True))
         finally:
             self._exchange_scope = None

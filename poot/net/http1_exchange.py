@@ -49,6 +49,7 @@ class Http1Exchange:
         self._deadline = deadline
         self._service = service
         self._is_late = is_late
+        self._has_read_body = False
         self.status: int | None = None
         self.is_complete = False
         self.num_body_bytes = 0
@@ -75,6 +76,9 @@ class Http1Exchange:
         self.annotations.update(fields)
 
     async def read_body(self, max_bytes: int) -> bytes:
+        if self._has_read_body:
+            raise RuntimeError("the body of this exchange has been read already")
+        self._has_read_body = True
         length = self._http.body_left
         if length is None:
             raise BadRequest("the length of the body cannot be told from the head", close=True)
@@ -87,7 +91,7 @@ class Http1Exchange:
                 if request_for_body := self._http.ask_for_body():
                     await self._transport.write(request_for_body)
                 while not self._take_body(pieces):
-                    if self._transport.is_gone:
+                    if self._transport.has_ended:
                         raise ClientGone
                     await self._transport.wait_for_data()
             if scope.cancelled_caught:

@@ -39,6 +39,8 @@ class Transport:
         task_group: outlives this object; the flusher runs in it.
         write_timeout_seconds: how long the bytes of one `write` may take to reach the kernel.
         on_gone: called once, when the peer closed, was reset or read too slowly. Must not wait.
+
+    A peer that closed (`has_ended`) may still take what is written at once; one that is gone (`is_gone`) takes nothing.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Transport:
         self._task_group = task_group
         self._write_timeout_seconds = write_timeout_seconds
         self._on_gone = on_gone
+        self._has_ended = False
         self._is_gone = False
         self._unsent = bytearray()
         # For each write with bytes in `_unsent`: how many bytes have to leave before it is done, and by when.
@@ -66,31 +69,34 @@ class Transport:
         self._num_discarded = 0
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the peer sends nothing any more."""
+        return self._has_ended
+
+    @property
     def is_gone(self) -> bool:
-        """Whether nothing can be exchanged with the peer any more."""
+        """Whether nothing can be sent to the peer any more."""
         return self._is_gone
 
     async def run_reader(self, receive: Callable[[bytes], None], num_unread: Callable[[], int]) -> None:
-        """Passes what arrives to `receive` until the peer closes, then reports it gone.
+        """Passes what arrives to `receive` until the peer closes, then calls `on_gone`.
 
         Args:
             receive: takes the bytes. Must not wait.
             num_unread: how many bytes it holds that nobody has read; reading pauses at `READ_AHEAD_BYTES`.
         """
-        # Always one recv for one wait: whoever was woken by the bytes runs before an end behind them is seen, so that
-        # a client that sends a request and shuts down its sending side still gets an answer that needs no waiting.
         while True:
             await anyio.wait_readable(self._socket)
             data = self.receive_nowait()
             if data is None:
                 continue
             if not data:
-                self._lose()
+                self._end()
                 return
             if self._is_discarding:
                 self._num_discarded += len(data)
                 if self._num_discarded > LINGER_BYTES:
-                    self._lose()
+                    self._end()
                     return
                 continue
             receive(data)
@@ -109,8 +115,8 @@ class Transport:
             return b""
 
     async def wait_for_data(self) -> None:
-        """Waits until more has been received, the peer is gone, or `interrupt` is called."""
-        if self._is_gone:
+        """Waits until more has been received, the peer has ended, or `interrupt` is called."""
+        if self._has_ended:
             return
         self._arrival = anyio.Event()
         self._resume_reader()
@@ -163,7 +169,7 @@ class Transport:
         except OSError:
             return
         with anyio.move_on_after(LINGER_SECONDS):
-            while not self._is_gone:
+            while not self._has_ended:
                 await self.wait_for_data()
 
     def _send(self, data: bytes | bytearray) -> int:
@@ -211,6 +217,12 @@ class Transport:
         self._deadlines.clear()
         if self._progress is not None:
             self._progress.set()
+        self._end()
+
+    def _end(self) -> None:
+        if self._has_ended:
+            return
+        self._has_ended = True
         self._wake()
         self._on_gone()
 

@@ -42,6 +42,7 @@ class Http1:
         self._is_refused = False
         # Body bytes not handed out yet; None when the framing fields cannot be read.
         self._body_left: int | None = 0
+        self._has_told_body_end = False
         self._is_chunked = False
         self._sends_body = True
 
@@ -73,23 +74,27 @@ class Http1:
         """The next thing the bytes so far amount to; None when it takes more bytes, or a next cycle, to tell."""
         if self._head is None:
             return None if self._is_refused else self._next_head()
-        if self._h11.their_state is not h11.SEND_BODY or self._body_left is None:
-            return None
         if self._body_left == 0:
-            self._pull(h11.EndOfMessage)
+            if self._has_told_body_end:
+                return None
+            self._has_told_body_end = True
             return BodyEnded()
-        if not self._buffer:
+        if self._body_left is None or not self._buffer:
             return None
         data = bytes(self._buffer[: self._body_left])
         del self._buffer[: len(data)]
         self._body_left -= len(data)
         self._h11.receive_data(data)
-        return BodyArrived(bytes(self._pull(h11.Data).data))
+        event = BodyArrived(bytes(self._pull(h11.Data).data))
+        if self._body_left == 0:
+            self._pull(h11.EndOfMessage)
+        return event
 
     def next_cycle(self) -> None:
         """Forgets the finished request; what was received ahead is the beginning of the next."""
         self._h11.start_next_cycle()
         self._head = None
+        self._has_told_body_end = False
         self._scanned = 0
         self._has_skipped_blank_line = False
 
@@ -160,6 +165,8 @@ class Http1:
         self._body_left = body_length(head)
         self._h11.receive_data(_framing_head(head, self._body_left))
         self._pull(h11.Request)
+        if not self._body_left:
+            self._pull(h11.EndOfMessage)
         return RequestArrived(head, self._h11.they_are_waiting_for_100_continue)
 
     def _answer_head(self, status: int, headers: Headers, *, close: bool) -> bytes:
