@@ -62,6 +62,7 @@ class FakeExchange:
         self.stream_headers: Headers = ()
         self.frames: list[bytes] = []
         self.is_stream_ended = False
+        self.is_gone = False
         self.annotations: dict[str, object] = {}
         self._body = body
         self._before_body = before_body
@@ -85,6 +86,8 @@ class FakeExchange:
         except RequestError as error:
             self.error = error
             await self.send(error_response(error))
+        except ClientGone:
+            self.is_gone = True
         return self
 
     async def send(self, response: Response) -> None:
