@@ -34,9 +34,13 @@ class Answer:
 
 @dataclass
 class Client:
-    """A client that writes raw bytes and reads answers through h11, an independent reader of HTTP/1.1."""
+    """A client that writes raw bytes and reads answers through h11, an independent reader of HTTP/1.1.
+
+    `has_ended` is set, over a socket pair, when the connection's `run` has returned.
+    """
 
     connected: socket.socket
+    has_ended: anyio.Event = field(default_factory=anyio.Event)
     h11: h11.Connection = field(default_factory=lambda: h11.Connection(h11.CLIENT))
 
     async def send(self, data: bytes) -> None:
@@ -139,9 +143,14 @@ async def connected(
     )
     connection = Connection(ours, Endpoints(peer_ip="unix", local_host=None, local_port=None), service)
     client = Client(theirs)
+
+    async def run() -> None:
+        await connection.run()
+        client.has_ended.set()
+
     with theirs:
         async with anyio.create_task_group() as task_group:
-            task_group.start_soon(connection.run)
+            task_group.start_soon(run)
             yield client, connection, service
             task_group.cancel_scope.cancel()
     assert ours.fileno() == -1, "the connection leaves its socket open"

@@ -121,7 +121,7 @@ async def test_a_unix_socket_somebody_listens_on_is_refused_and_left_alone(tmp_p
             waiting.append(client)
         with pytest.raises(StartupError, match="another process listens there"):
             await bind(UnixAddress(path=path))
-        assert Path(path).is_socket()
+        assert os.access(path, os.F_OK)
         for client in waiting:
             client.close()
 

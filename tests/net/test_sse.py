@@ -9,7 +9,8 @@ from poot.net.sse import COMMENT, CONTENT_TYPE, DONE, FrameTemplate, data_frame
 
 def events(stream: bytes) -> list[str]:
     """The data of each event (WHATWG HTML section 9.2.6, for the fields that frames use)."""
-    found, data = [], []
+    found: list[str] = []
+    data: list[str] = []
     for line in stream.decode("utf-8").split("\n"):
         if not line:
             if data:
