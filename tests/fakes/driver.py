@@ -41,7 +41,9 @@ class Driver:
         self._logits = torch.empty(0)
         layout = KvLayout(num_blocks=self._blocks_per_row * num_rows, layers=model.kv_layers)
         device.allocate_kv(layout)
-        self._program = device.record(self._forward, Bucket(num_rows=num_rows, num_tokens=max_seq * num_rows))
+        # As many rows as tokens, for steps that take logits of every token: a program is sized for a sample a row.
+        num_tokens = max_seq * num_rows
+        self._program = device.record(self._forward, Bucket(num_rows=num_tokens, num_tokens=num_tokens))
 
     def _forward(self, ops: Ops, step: StepTensors) -> torch.Tensor:
         logits = self._model.forward(ops, step)

@@ -111,8 +111,9 @@ def rope_table(device: Device, spec: RopeSpec, max_positions: int) -> RopeTable:
     angles = torch.outer(positions, frequencies)
 
     def on_device(name: str, values: torch.Tensor) -> torch.Tensor:
-        rounded = (values * spec.attention_factor).float()
-        return device.vector(Weight(name=name, shape=tuple(rounded.shape), format=Format.F32, data=rounded))
+        rounded = (values * spec.attention_factor).float().flatten()
+        weight = Weight(name=name, shape=tuple(rounded.shape), format=Format.F32, data=rounded)
+        return device.vector(weight).view(values.shape)
 
     return RopeTable(
         cos=on_device("rope.cos", angles.cos()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from tests.engine.models.small_models import CASES, SmallModel, make_small_model
 
@@ -21,3 +22,10 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Sma
         return made[name]
 
     return get
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny matrices are slower on several threads, and much slower where other processes want the cores too."""
+    torch.set_num_threads(1)
+    monkeypatch.setattr("poot.devices.torch_device.num_threads", lambda: 1)

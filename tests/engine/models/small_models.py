@@ -157,12 +157,15 @@ class SmallModel:
     reference: Any
     directory: Path
     gguf_file: Path | None
+    memo: dict[tuple[int, ...], torch.Tensor] = field(default_factory=dict)
 
     def logits(self, ids: list[int]) -> torch.Tensor:
         """The reference logits f32 `[len(ids), vocab_size]`."""
-        with torch.inference_mode():
-            logits: torch.Tensor = self.reference(torch.tensor([ids]), use_cache=False).logits[0]
-        return logits
+        key = tuple(ids)
+        if key not in self.memo:
+            with torch.inference_mode():
+                self.memo[key] = self.reference(torch.tensor([ids]), use_cache=False).logits[0]
+        return self.memo[key]
 
     def greedy(self, ids: list[int], count: int) -> list[int]:
         """The reference's `count` likeliest tokens after `ids`, each from a pass over the whole text."""
@@ -296,4 +299,5 @@ def _llama3_factors(rope: dict[str, Any], head_dim: int) -> torch.Tensor:
     )
     scaled, _ = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
     plain = 1.0 / rope["rope_theta"] ** (torch.arange(0, head_dim, 2).float() / head_dim)
-    return plain / scaled
+    factors: torch.Tensor = plain / scaled
+    return factors

@@ -11,6 +11,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from poot.devices.base import Device
+from poot.devices.torch_device import CpuDevice
 from poot.engine.checkpoint import open_checkpoint
 from poot.engine.models import DecoderModel, load_model, read_spec
 from tests.engine.models.small_models import CASES, MAX_POSITIONS, VOCAB_SIZE, SmallModel
@@ -31,17 +33,22 @@ FORMS = [
 GetSmallModel = Callable[[str], SmallModel]
 
 
-def load(model: SmallModel, form: str) -> tuple[DecoderModel, ReferenceDevice]:
+DEVICES: dict[str, Callable[[], Device]] = {"reference": ReferenceDevice, "cpu": CpuDevice}
+
+
+def load(model: SmallModel, form: str, device: Device) -> tuple[DecoderModel, Device]:
     path = model.directory if form == "safetensors" else model.gguf_file
     assert path is not None
-    device = ReferenceDevice()
     return load_model(open_checkpoint(path), device, max_positions=MAX_POSITIONS), device
 
 
+@pytest.mark.parametrize("device_name", DEVICES)
 @pytest.mark.parametrize(("name", "form"), FORMS)
-def test_logits_and_greedy_tokens_equal_transformers(small_model: GetSmallModel, name: str, form: str) -> None:
+def test_logits_and_greedy_tokens_equal_transformers(
+    small_model: GetSmallModel, name: str, form: str, device_name: str
+) -> None:
     reference = small_model(name)
-    model, device = load(reference, form)
+    model, device = load(reference, form, DEVICES[device_name]())
     expected = reference.logits(PROMPT)
     assert expected.std() > 0.5, "a model that says nothing would pass any comparison"
     driver = Driver(model, device, max_seq=64)
@@ -54,7 +61,7 @@ def test_logits_and_greedy_tokens_equal_transformers(small_model: GetSmallModel,
 def test_prefill_in_chunks_and_token_by_token_equals_one_piece(
     small_model: GetSmallModel, name: str, form: str
 ) -> None:
-    model, device = load(small_model(name), form)
+    model, device = load(small_model(name), form, ReferenceDevice())
     driver = Driver(model, device, max_seq=64)
     whole = driver.prefill(PROMPT)
     for chunk in (5, 1):
@@ -64,7 +71,7 @@ def test_prefill_in_chunks_and_token_by_token_equals_one_piece(
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "smollm3-layers"])
 def test_rows_of_one_step_do_not_see_each_other(small_model: GetSmallModel, name: str) -> None:
-    model, device = load(small_model(name), "safetensors")
+    model, device = load(small_model(name), "safetensors", CpuDevice())
     driver = Driver(model, device, max_seq=64, num_rows=2)
     alone = driver.prefill(PROMPT)[-1], driver.prefill(OTHER_PROMPT, row=1)[-1]
     driver.reset()
