@@ -71,7 +71,8 @@ def _kind(architecture: str) -> str:
     shown = repr(architecture[:80])
     if architecture.endswith("ForConditionalGeneration") or architecture in ("clip", "mmproj"):
         return f"architecture {shown} is a vision-language or encoder-decoder model, which is not served yet"
-    if architecture.endswith(("Model", "ForSequenceClassification", "ForMaskedLM")) or "bert" in architecture.lower():
+    is_encoder = architecture.endswith(("Model", "ForSequenceClassification", "ForMaskedLM"))
+    if (is_encoder and not architecture.endswith("LMHeadModel")) or "bert" in architecture.lower():
         return f"architecture {shown} is an encoder, which is not served yet"
     return f"architecture {shown} is not known"
 

@@ -17,6 +17,7 @@ from poot.engine.models.spec import Activation, DecoderSpec, LayerSpec, QkNorm
 
 GELU_TANH = "gelu_pytorch_tanh"
 DEFAULT_HEAD_DIM = 256
+DEFAULT_NUM_KV_HEADS = 4
 DEFAULT_QUERY_SCALAR = 256
 
 # Gemma 2's caps, and of every `period` layers the last is full. GGUF files need not spell these out.
@@ -37,7 +38,9 @@ LOCAL_THETA = 10_000.0
 
 def gemma2_from_hub(checkpoint: Checkpoint) -> DecoderSpec:
     """The spec of a `Gemma2ForCausalLM`."""
-    config = HubConfig(checkpoint, "gemma2", default_head_dim=DEFAULT_HEAD_DIM)
+    config = HubConfig(
+        checkpoint, "gemma2", default_head_dim=DEFAULT_HEAD_DIM, default_num_kv_heads=DEFAULT_NUM_KV_HEADS
+    )
     windows = config.windows(_all_but_last(GEMMA2_PERIOD, config.num_layers), default_size=GEMMA2_WINDOW)
     return _hub_spec(
         config,
@@ -49,7 +52,9 @@ def gemma2_from_hub(checkpoint: Checkpoint) -> DecoderSpec:
 
 def gemma3_from_hub(checkpoint: Checkpoint) -> DecoderSpec:
     """The spec of a `Gemma3ForCausalLM`."""
-    config = HubConfig(checkpoint, "gemma3", default_head_dim=DEFAULT_HEAD_DIM)
+    config = HubConfig(
+        checkpoint, "gemma3", default_head_dim=DEFAULT_HEAD_DIM, default_num_kv_heads=DEFAULT_NUM_KV_HEADS
+    )
     period = config.reader.optional_int("sliding_window_pattern", GEMMA3_PERIOD, minimum=1)
     # Written by transformers 4.5x beside layer_types, which decides where both are there.
     period = config.reader.optional_int("_sliding_window_pattern", period, minimum=1)

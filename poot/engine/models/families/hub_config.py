@@ -93,12 +93,20 @@ class HubConfig:
     Args:
         family: the family's name, for messages and logs.
         default_head_dim: head_dim of a config that names none; None derives it from hidden_size.
+        default_num_kv_heads: likewise; None stands for as many as there are query heads.
 
     Raises:
         CheckpointError: a field is missing, has the wrong type, or is out of range.
     """
 
-    def __init__(self, checkpoint: Checkpoint, family: str, *, default_head_dim: int | None = None) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        family: str,
+        *,
+        default_head_dim: int | None = None,
+        default_num_kv_heads: int | None = None,
+    ) -> None:
         self.where = f"{display_path(checkpoint.path)}: config.json"
         self.family = family
         self._noted = Noted(checkpoint.config)
@@ -107,7 +115,9 @@ class HubConfig:
         self.hidden_size = reader.require_int("hidden_size", minimum=1, maximum=MAX_WIDTH)
         self.intermediate_size = reader.require_int("intermediate_size", minimum=1, maximum=MAX_WIDTH)
         self.num_heads = reader.require_int("num_attention_heads", minimum=1, maximum=MAX_HEADS)
-        self.num_kv_heads = reader.optional_int("num_key_value_heads", self.num_heads, minimum=1, maximum=MAX_HEADS)
+        self.num_kv_heads = reader.optional_int(
+            "num_key_value_heads", default_num_kv_heads or self.num_heads, minimum=1, maximum=MAX_HEADS
+        )
         if self.num_heads % self.num_kv_heads:
             raise reader.refuse("num_key_value_heads", f"a divisor of num_attention_heads, {self.num_heads}")
         head_dim = reader.optional_int("head_dim", default_head_dim, minimum=1, maximum=MAX_HEAD_DIM)

@@ -27,7 +27,7 @@ def from_hub(checkpoint: Checkpoint) -> DecoderSpec:
 
 def mistral_from_hub(checkpoint: Checkpoint) -> DecoderSpec:
     """The spec of a `MistralForCausalLM`: Llama without biases, all layers with one optional sliding window."""
-    config = HubConfig(checkpoint, "mistral")
+    config = HubConfig(checkpoint, "mistral", default_num_kv_heads=8)
     # The configuration class slides over 4096 positions unless told otherwise; null is full attention.
     window = config.reader.optional_int("sliding_window", None, minimum=1)
     if "sliding_window" not in config.reader.mapping:

@@ -13,7 +13,7 @@ from poot.engine.models.spec import Activation, DecoderSpec, QkNorm
 
 def qwen2_from_hub(checkpoint: Checkpoint) -> DecoderSpec:
     """The spec of a `Qwen2ForCausalLM`."""
-    config = HubConfig(checkpoint, "qwen2")
+    config = HubConfig(checkpoint, "qwen2", default_num_kv_heads=32)
     return config.spec(
         config.layers((config.rope(),) * config.num_layers, _windows(config)),
         activation=config.activation("hidden_act", "silu"),
@@ -23,7 +23,7 @@ def qwen2_from_hub(checkpoint: Checkpoint) -> DecoderSpec:
 
 def qwen3_from_hub(checkpoint: Checkpoint) -> DecoderSpec:
     """The spec of a `Qwen3ForCausalLM`."""
-    config = HubConfig(checkpoint, "qwen3", default_head_dim=128)
+    config = HubConfig(checkpoint, "qwen3", default_head_dim=128, default_num_kv_heads=32)
     has_bias = config.reader.optional_bool("attention_bias", False)
     return config.spec(
         config.layers((config.rope(),) * config.num_layers, _windows(config)),

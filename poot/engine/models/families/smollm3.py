@@ -13,7 +13,7 @@ NO_ROPE_INTERVAL = 4
 
 def from_hub(checkpoint: Checkpoint) -> DecoderSpec:
     """The spec of a `SmolLM3ForCausalLM`."""
-    config = HubConfig(checkpoint, "smollm3")
+    config = HubConfig(checkpoint, "smollm3", default_num_kv_heads=4)
     reader = config.reader
     interval = reader.optional_int("no_rope_layer_interval", NO_ROPE_INTERVAL, minimum=1)
     # Despite its name, no_rope_layers holds 1 for the layers that do have rope.
