@@ -11,8 +11,10 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Iterator
 
 import anyio
+import anyio.abc
 
 from poot.api.routes import Api
 from poot.config import Address, Config, FdAddress, TcpAddress
@@ -24,6 +26,7 @@ from poot.engine.engine import Engine, EngineInfo
 from poot.engine.models import DecoderModel, load_model
 from poot.engine.runner import Prepared, prepare_decoder
 from poot.engine.text import ChatTemplate, Tokenizer, load_tokenizer, select_template
+from poot.errors import StartupError
 from poot.metrics import Metrics
 from poot.net.listener import Server
 from poot.progress import LoadProgress
@@ -48,7 +51,21 @@ def run(config: Config) -> int:
         ConfigError, StartupError: before the listener opens.
     """
     served = load(config)
-    return anyio.run(serve, config, served, backend="asyncio", backend_options={"use_uvloop": HAS_UVLOOP})
+    refusal: StartupError | None = None
+    try:
+        return anyio.run(serve, config, served, backend="asyncio", backend_options={"use_uvloop": HAS_UVLOOP})
+    except* StartupError as group:  # such as an address in use, out of the task groups that were already running
+        refusal = next(_leaves(group))
+    assert refusal is not None
+    raise refusal
+
+
+def _leaves(group: BaseExceptionGroup[StartupError]) -> Iterator[StartupError]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
 
 
 class Served:

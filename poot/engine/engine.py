@@ -232,9 +232,14 @@ class Engine:
 
     def _deliver(self, plan: StepPlan, result: StepResult, now: float) -> None:
         sampled = (chunk.sequence for chunk in plan.chunks if chunk.samples)
-        for sequence, token_id, logprobs in zip(sampled, result.token_ids, result.logprobs, strict=True):
+        drawn = zip(sampled, result.token_ids, result.logprobs, strict=True)
+        for sample, (sequence, token_id, logprobs) in enumerate(drawn):
             generation = self._generations[sequence]
             if generation.is_over:  # left while the step ran
+                continue
+            if sample in result.failed:
+                logger.error("a sequence's logits were not finite, or every token was banned")
+                self._fail(generation, "the model gave no valid token for this request", draining=False)
                 continue
             self._metrics.generated_tokens.inc()
             clock = generation.clock

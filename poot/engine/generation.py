@@ -60,7 +60,7 @@ class Generation:
         """Events of the newest token, which the sequence already holds; the last one is `Finished` if it ends here."""
         sequence = self.sequence
         if token_id in sequence.stop_ids and not sequence.request.ignore_eos:
-            return [*self._flush(()), self._finished(FinishReason.STOP)]
+            return self._end("", (), FinishReason.STOP)
         piece = self.detokenizer.push(token_id)
         start = self.num_decoded_chars
         self.num_decoded_chars += len(piece)
@@ -68,27 +68,31 @@ class Generation:
             # A token that ends inside a character is complete once that character is.
             end = self.num_decoded_chars + (1 if self.detokenizer.has_pending else 0)
             self._unsent.append((start, end, self._token_logprob(token_id, logprobs)))
-        text, matched = self.stop_matcher.push(piece)
-        self.num_sent_chars += len(text)
-        if matched:
-            return [
-                Delta(text, (token_id,), self._take_logprobs(everything_before_cut=True)),
-                self._finished(FinishReason.STOP),
-            ]
+        text, is_stopped = self.stop_matcher.push(piece)
+        if is_stopped:
+            return self._last_events(text, (token_id,), FinishReason.STOP)
         if len(sequence.token_ids) >= sequence.max_total_tokens:
-            return [*self._flush((token_id,), text), self._finished(FinishReason.LENGTH)]
+            return self._end(text, (token_id,), FinishReason.LENGTH)
+        self.num_sent_chars += len(text)
         return [Delta(text, (token_id,), self._take_logprobs())]
 
-    def _flush(self, token_ids: tuple[int, ...], text: str = "") -> list[Event]:
-        """What detokenizer and stop matcher still hold, at the end of the text."""
-        tail, matched = self.stop_matcher.push(self.detokenizer.flush())
-        if not matched:
-            tail += self.stop_matcher.flush()
-        self.num_sent_chars += len(tail)
+    def _end(self, text: str, token_ids: tuple[int, ...], reason: FinishReason) -> list[Event]:
+        """The last events of a sequence that no stop string has ended yet: what is still held goes out with `text`."""
+        tail, is_stopped = self.stop_matcher.push(self.detokenizer.flush())
+        text += tail
+        if not is_stopped:
+            tail, is_stopped = self.stop_matcher.flush()
+            text += tail
+        return self._last_events(text, token_ids, FinishReason.STOP if is_stopped else reason)
+
+    def _last_events(self, text: str, token_ids: tuple[int, ...], reason: FinishReason) -> list[Event]:
+        self.num_sent_chars += len(text)
         logprobs = self._take_logprobs(everything_before_cut=True)
-        if not (text or tail or token_ids or logprobs):
-            return []
-        return [Delta(text + tail, token_ids, logprobs)]
+        self.is_over = True
+        finished = Finished(
+            reason, self.sequence.num_prompt_tokens, self.sequence.num_generated_tokens, self.clock.timings()
+        )
+        return [Delta(text, token_ids, logprobs), finished] if text or token_ids or logprobs else [finished]
 
     def _take_logprobs(self, *, everything_before_cut: bool = False) -> tuple[TokenLogprob, ...]:
         """Log-probabilities of the tokens whose text is out; at the end, of those any of whose text is."""
@@ -109,10 +113,4 @@ class Generation:
             token_bytes(token_id),
             logprobs.logprob,
             tuple((top_id, token_bytes(top_id), value) for top_id, value in logprobs.top),
-        )
-
-    def _finished(self, reason: FinishReason) -> Finished:
-        self.is_over = True
-        return Finished(
-            reason, self.sequence.num_prompt_tokens, self.sequence.num_generated_tokens, self.clock.timings()
         )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from poot.devices.base import MemoryBudget
 from poot.errors import CapacityError
 
-# Below this many positions a chat hardly holds its template, so a smaller fit would be of no use (the reference's floor).
+# The reference's floor: below this many positions a chat hardly holds its template, so a smaller fit is of no use.
 MIN_FITTED_SEQ = 128
 
 

@@ -94,9 +94,7 @@ def prepare_decoder(model: DecoderModel, device: Device, config: EngineConfig, b
     )
     device.allocate_kv(kv_layout(model.kv_layers, plan.num_rows, plan.max_seq))
     program = device.record(model.forward, bucket(plan.num_rows))
-    step = rehearsal_step(
-        num_rows=plan.num_rows, max_seq=plan.max_seq, token_budget=bucket(plan.num_rows).num_tokens
-    )
+    step = rehearsal_step(num_rows=plan.num_rows, max_seq=plan.max_seq, token_budget=bucket(plan.num_rows).num_tokens)
     started = time.monotonic()
     program.launch(step).tokens()
     return Prepared(
