@@ -12,6 +12,7 @@ import torch
 
 from poot.devices.formats import Format
 from poot.devices.kernels.dequantize import dequantize
+from poot.engine.checkpoint import open_checkpoint
 from tests.models import require_model
 
 PACKED = [format for format in Format if not format.is_dense]
@@ -38,8 +39,10 @@ def test_sizes_are_those_of_gguf(format: Format) -> None:
 
 @pytest.mark.parametrize("format", PACKED, ids=lambda format: format.label)
 def test_random_bytes_give_the_bits_of_gguf(format: Format) -> None:
-    # Every 16-bit scale pattern turns up: infinities, NaN, subnormals, both zeros.
-    data = np.random.default_rng(7).integers(0, 256, (4096, 2 * format.block_bytes), dtype=np.uint8)
+    # Among thousands of random scales are infinities, NaN and subnormals.
+    data = np.random.default_rng(7).integers(
+        0, 256, (1024, max(2, 512 // format.block_weights) * format.block_bytes), dtype=np.uint8
+    )
     expected = reference(format, data)
     got = dequantize(format, torch.from_numpy(data))
     assert got.shape == expected.shape
@@ -77,13 +80,12 @@ def test_out_is_filled_and_returned() -> None:
 
 @pytest.mark.parametrize("model", ["smollm2", "gemma3"])
 def test_real_blocks_give_the_bits_of_gguf(model: str) -> None:
-    reader = gguf.GGUFReader(require_model(model))
-    seen: set[str] = set()
-    for tensor in reader.tensors:
-        format = Format[tensor.tensor_type.name]
-        if format.is_dense or format.label in seen:
+    # poot's own reader finds the bytes, since gguf-py takes ten seconds over a large vocabulary.
+    seen: set[Format] = set()
+    for weight in open_checkpoint(require_model(model)).tensors.values():
+        if weight.format.is_dense or weight.format in seen:
             continue
-        seen.add(format.label)
-        data = np.array(tensor.data[:512])
-        assert_same_bits(dequantize(format, torch.from_numpy(data)).numpy(), reference(format, data))
+        seen.add(weight.format)
+        data = weight.data[:512].clone()
+        assert_same_bits(dequantize(weight.format, data).numpy(), reference(weight.format, data.numpy()))
     assert seen
