@@ -64,19 +64,19 @@ def select_device(config: DeviceConfig, *, present: Mapping[Backend, Callable[[]
     backend = config.backend
     if backend is Backend.AUTO:
         backend = next((b for b in (Backend.PTX, Backend.ROCM) if present[b]()), Backend.CPU)
-    placement = config.placement
-    if placement.kind is not PlacementKind.SINGLE:
-        if backend is not Backend.PTX:
-            raise DeviceError(
-                f"--placement {_spell(placement)} needs the ptx backend, not {backend.value}: the other backends "
-                "cannot copy between their devices"
-            )
-        raise NotAvailableError(f"--placement {_spell(placement)}")
+    is_group = config.placement.kind is not PlacementKind.SINGLE
+    if is_group and backend is not Backend.PTX:
+        raise DeviceError(
+            f"--placement {_spell(config.placement)} needs the ptx backend, not {backend.value}: the other backends "
+            "cannot copy between their devices"
+        )
     if backend is Backend.CPU:
         return CpuDevice()
     if not present[backend]():
         looked_for = _LOOKED_FOR[backend].format(version=torch.__version__)
         raise DeviceError(f"--backend {backend.value}: no device; looked for {looked_for}")
+    if is_group:
+        raise NotAvailableError(f"--placement {_spell(config.placement)}")
     if config.backend is Backend.AUTO:
         raise NotAvailableError(f"--backend {backend.value} (which auto picked; --backend cpu runs on the processor)")
     raise NotAvailableError(f"--backend {backend.value}")

@@ -39,14 +39,16 @@ logger = logging.getLogger("poot.devices")
 
 
 class CpuDevice:
-    """The processor. It computes in f32 on as many threads as the process may run CPUs.
+    """The processor, computing in f32.
 
     Args:
-        use_native: false leaves the native kernels out, as on a processor without them.
+        use_native: false leaves the native kernels out, as where they could not be built.
+        threads: how many to compute with; None takes as many as the process may run at once. It is set for all of
+            torch, which has one number for the process.
     """
 
-    def __init__(self, *, use_native: bool = True) -> None:
-        self._num_threads = num_threads()
+    def __init__(self, *, use_native: bool = True, threads: int | None = None) -> None:
+        self._num_threads = num_threads() if threads is None else threads
         torch.set_num_threads(self._num_threads)
         self._native = load_native() if use_native else None
         if self._native is None:
@@ -94,6 +96,8 @@ class CpuDevice:
     def step_bytes(self, bucket: Bucket, *, spec_sizes: Mapping[str, int]) -> int:
         hidden, intermediate = spec_sizes["hidden_size"], spec_sizes["intermediate_size"]
         vocab, positions = spec_sizes["vocab_size"], spec_sizes["max_positions"]
+        if bucket.max_positions is None:  # then `record` allows a row the whole pool
+            positions *= bucket.num_rows
         heads = spec_sizes["num_heads"] * spec_sizes["head_dim"]
         floats = (
             # embedding and its packed rows, two norms, a linear of hidden_size, gathered rows, one temporary
