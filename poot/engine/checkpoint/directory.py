@@ -11,6 +11,7 @@ chat_template.jinja, additional_chat_templates/NAME.jinja
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def open_directory(path: Path) -> Checkpoint:
         config=config,
         tensors=tensors,
         generation_config=_read_optional_object(path / "generation_config.json"),
-        tokenizer_json=_read_optional_text(path / "tokenizer.json", MAX_TOKENIZER_BYTES),
+        tokenizer_json=_read_tokenizer(path / "tokenizer.json"),
         tokenizer_config=tokenizer_config,
         chat_template=templates.pop(DEFAULT_TEMPLATE, None),
         chat_templates=templates,
@@ -73,8 +74,8 @@ def _find_weights(path: Path) -> dict[str, str] | None:
     Some writers leave an index beside a single file too; then it must list that file.
     """
     where = display_path(path)
-    has_weights = (path / WEIGHTS_FILE).is_file()
-    if not (path / INDEX_FILE).is_file():
+    has_weights = _is_there(path / WEIGHTS_FILE)
+    if not _is_there(path / INDEX_FILE):
         if has_weights:
             return None
         names = sorted(entry.name for entry in path.iterdir())
@@ -139,7 +140,7 @@ def _read_templates(path: Path, tokenizer_config: dict[str, Any]) -> dict[str, s
     """Chat templates by name. Files win over tokenizer_config.json, as they do in transformers."""
     directory = path / TEMPLATE_DIRECTORY
     files = {entry.stem: entry for entry in sorted(directory.glob("*.jinja"))} if directory.is_dir() else {}
-    if (path / TEMPLATE_FILE).exists():
+    if _is_there(path / TEMPLATE_FILE):
         files[DEFAULT_TEMPLATE] = path / TEMPLATE_FILE
     if files:
         return {name: read_text(file) for name, file in files.items()}
@@ -164,9 +165,19 @@ def _read_templates(path: Path, tokenizer_config: dict[str, Any]) -> dict[str, s
     return templates
 
 
+def _read_tokenizer(path: Path) -> str | None:
+    if not _is_there(path):
+        return None
+    text = read_text(path, MAX_TOKENIZER_BYTES)
+    if not text.lstrip().startswith("{"):
+        raise CheckpointError("not a JSON object", path=display_path(path))
+    return text
+
+
 def _read_optional_object(path: Path) -> dict[str, Any]:
-    return read_json_object(path) if path.exists() else {}
+    return read_json_object(path) if _is_there(path) else {}
 
 
-def _read_optional_text(path: Path, max_bytes: int) -> str | None:
-    return read_text(path, max_bytes) if path.exists() else None
+def _is_there(path: Path) -> bool:
+    """Whether the directory has such an entry. A link to nothing is there, so that reading it is refused."""
+    return os.path.lexists(path)

@@ -24,6 +24,10 @@ MAX_KEYS = 65536
 # Elements of all arrays together. A vocabulary of 262,144 tokens takes 1.3 million (tokens, scores, types, merges).
 MAX_ARRAY_ELEMENTS = 2**23
 
+# Bytes of all strings together: keys, values, elements and names. A vocabulary of 262,144 tokens has 3 MB of them, and a
+# file may carry its whole tokenizer.json, 35 MB. Without a limit a string could be as long as the weights.
+MAX_STRING_BYTES = 2**28
+
 # The format allows arrays of arrays; llama.cpp reads none and no known writer makes any. Three levels is generous.
 MAX_ARRAY_DEPTH = 3
 
@@ -63,6 +67,7 @@ class Cursor:
         self.buffer = buffer
         self.path = path
         self.position = 0
+        self.num_string_bytes_left = MAX_STRING_BYTES
 
     def error(self, message: str, offset: int | None = None) -> CheckpointError:
         """The error for what stands at `offset`, by default at the position."""
@@ -93,6 +98,9 @@ class Cursor:
         if max_bytes is not None and not 1 <= length <= max_bytes:
             raise self.error(f"{what} has {length} bytes; 1 to {max_bytes} are allowed", start)
         self.need(length, what)
+        if length > self.num_string_bytes_left:
+            raise self.error(f"strings take more than {MAX_STRING_BYTES} bytes at {what}", start)
+        self.num_string_bytes_left -= length
         try:
             value = str(self.buffer[self.position : self.position + length], "utf-8")
         except UnicodeDecodeError as error:
@@ -183,6 +191,8 @@ class _ValueReader:
         buffer = cursor.buffer
         position = cursor.position
         end = len(buffer)
+        # What the strings and their lengths may take.
+        limit = position + cursor.num_string_bytes_left + 8 * count
         unpack_length = _U64.unpack_from
         values: list[str] = []
         append = values.append
@@ -192,10 +202,13 @@ class _ValueReader:
                 position = start + unpack_length(buffer, position)[0]
                 if position > end:
                     raise cursor.error(f"the file ends inside {name}[{len(values)}]", start - 8)
+                if position > limit:
+                    raise cursor.error(f"strings take more than {MAX_STRING_BYTES} bytes at {name}", start - 8)
                 append(str(buffer[start:position], "utf-8"))
         except struct.error as error:
             raise cursor.error(f"the file ends inside the length of {name}[{len(values)}]", position) from error
         except UnicodeDecodeError as error:
             raise cursor.error(f"{name}[{len(values)}] is not UTF-8", start + error.start) from error
+        cursor.num_string_bytes_left -= position - cursor.position - 8 * count
         cursor.position = position
         return values

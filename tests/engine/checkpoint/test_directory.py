@@ -206,6 +206,19 @@ SINGLE_REFUSALS: dict[str, tuple[Change, str]] = {
     ),
     "tokenizer_config cut": (change_bytes("tokenizer_config.json", b'{"a'), "tokenizer_config.json: not JSON"),
     "tokenizer not UTF-8": (change_bytes("tokenizer.json", b"{\xff}"), "tokenizer.json: not UTF-8"),
+    "tokenizer a list": (change_bytes("tokenizer.json", b" [1]"), "tokenizer.json: not a JSON object"),
+    "link to nothing": (
+        lambda path: (path / "generation_config.json").symlink_to("nothing"),
+        "generation_config.json: there is no such file",
+    ),
+    "template a link to nothing": (
+        lambda path: (path / "chat_template.jinja").symlink_to("nothing"),
+        "chat_template.jinja: there is no such file",
+    ),
+    "index a link to nothing": (
+        lambda path: (path / "model.safetensors.index.json").symlink_to("nothing"),
+        "model.safetensors.index.json: there is no such file",
+    ),
     "template not UTF-8": (change_bytes("chat_template.jinja", b"\xff"), "chat_template.jinja: not UTF-8"),
     "template a number": (change_json("tokenizer_config.json", {"chat_template": 1}), "chat_template is 1; it must be"),
     "templates of strings": (change_json("tokenizer_config.json", {"chat_template": ["x"]}), "chat_template is a list"),
@@ -341,3 +354,5 @@ def test_file_without_the_right_to_read_is_refused(tmp_path: Path) -> None:
     path.write_bytes(gguf_bytes.valid_gguf())
     path.chmod(0)
     assert "Permission denied" in refusal(path)
+    (make_single(tmp_path) / "config.json").chmod(0)
+    assert "config.json: cannot be read: Permission denied" in refusal(tmp_path)

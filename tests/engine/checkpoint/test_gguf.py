@@ -190,8 +190,8 @@ def test_real_file_equals_what_gguf_py_reads(name: str) -> None:
 
 def test_large_vocabulary_opens_in_under_a_second() -> None:
     path = require_model("gemma3")
-    start = time.perf_counter()
+    start = time.process_time()
     checkpoint = open_checkpoint(path)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     assert len(checkpoint.config["tokenizer.ggml.tokens"]) == 262144
-    assert seconds < 1.0  # about 0.12 on a 2-core machine that does nothing else
+    assert seconds < 1.0  # about 0.12 on a 2-core machine; of this process, whatever else runs

@@ -175,6 +175,7 @@ def test_valid_pieces_of_the_table_above_do_parse() -> None:
     # Otherwise a case above might be refused for something else that all of them share.
     parse_gguf(memoryview(write.gguf([ARCHITECTURE, nested(3)], TWO_ENTRIES, TWO_DATA)), "f")
     parse_gguf(memoryview(one_tensor([32, 2], 2)), "f")
+    parse_gguf(memoryview(one_tensor([1, 1, 1, 1], 0)), "f")
     parse_gguf(memoryview(write.gguf([key("k" * 65535, U8, b"\0")], [entry("t" * 64, [4], 0, 0)], bytes(64))), "f")
     parse_gguf(memoryview(write.gguf([], [entry("a", [16], 0, 0), entry("b", [4], 0, 64)], bytes(80))), "f")
 
@@ -204,6 +205,26 @@ def test_array_elements_are_bounded_over_all_arrays(monkeypatch: pytest.MonkeyPa
     parse_gguf(memoryview(write.gguf([array("a", U8, six), array("b", U8, six[:4])])), "f")
     with pytest.raises(CheckpointError, match="metadata arrays hold more than 10 elements at 'b'"):
         parse_gguf(memoryview(write.gguf([array("a", U8, six), array("b", U8, six)])), "f")
+
+
+@pytest.mark.parametrize(
+    ("keys", "num_string_bytes", "what"),
+    [
+        ([key("a", STRING, string("x" * 20)), key("b", STRING, string("x" * 20))], 42, "'b'"),
+        ([key("a", STRING, string("x" * 20)), key("b" * 40, U8, b"\0")], 61, "metadata key 1"),
+        ([key("a", STRING, string("x" * 20)), array("b", STRING, [string("x" * 8)] * 3)], 46, "'b'"),
+        ([array("a", STRING, [string("x" * 8)] * 3), key("b", STRING, string("x" * 20))], 46, "'b'"),
+    ],
+)
+def test_string_bytes_are_bounded_over_all_strings(
+    monkeypatch: pytest.MonkeyPatch, keys: list[bytes], num_string_bytes: int, what: str
+) -> None:
+    raw = memoryview(write.gguf(keys))
+    monkeypatch.setattr(gguf_metadata, "MAX_STRING_BYTES", num_string_bytes)
+    parse_gguf(raw, "f")
+    monkeypatch.setattr(gguf_metadata, "MAX_STRING_BYTES", num_string_bytes - 1)
+    with pytest.raises(CheckpointError, match=f"strings take more than {num_string_bytes - 1} bytes at {what}"):
+        parse_gguf(raw, "f")
 
 
 MODEL_REFUSALS = {
