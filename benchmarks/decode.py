@@ -37,6 +37,9 @@ FIRST_PLAIN_ID = 1000
 LAST_PLAIN_ID = 30000
 INSTRUCTION_SETS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "asimd", "asimddp", "i8mm")
 
+# Threads of one step wait for each other, so that a core shared with another process slows all of them down.
+BUSY_LOAD = 0.5
+
 COLUMNS = (f"prefill {PREFILL_TOKENS}", *(f"decode, {rows} row{'s' if rows > 1 else ''}" for rows in ROWS))
 
 
@@ -101,11 +104,13 @@ def describe_machine(num_threads: int) -> list[str]:
     except OSError:
         flags = set()
     sets = " ".join(isa for isa in INSTRUCTION_SETS if isa in flags)
-    load = f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else "unknown"
-    return [
-        f"machine: {name}, {os.cpu_count()} processors, {num_threads} threads used; {sets}; load before: {load}",
+    lines = [
+        f"machine: {name}, {os.cpu_count()} processors, {num_threads} threads used; {sets}",
         f"python: {platform.python_version()} on {platform.system()}",
     ]
+    if hasattr(os, "getloadavg") and (load := os.getloadavg()[0]) > BUSY_LOAD * (os.cpu_count() or 1):
+        lines.append(f"warning: the load average is {load:.1f}; on a busy machine these figures say little")
+    return lines
 
 
 def format_table(contenders: Sequence[Contender]) -> list[str]:
