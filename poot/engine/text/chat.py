@@ -63,5 +63,6 @@ def render_chat(
         tools=guarded["tools"],
         documents=guarded["documents"],
         variables={**tokenizer.variables, **guarded["variables"]},
+        guard=guard,
     )
     return tokenizer.encode_guarded(rendered, guard)

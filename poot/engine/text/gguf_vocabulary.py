@@ -19,6 +19,9 @@ KEY = "tokenizer.ggml."
 # No published vocabulary has a million tokens; the bound keeps a hostile file from costing minutes.
 MAX_TOKENS = 4_000_000
 
+# The longest pieces of published vocabularies, runs of spaces or dashes, have some 128 characters.
+MAX_TOKEN_CHARACTERS = 1024
+
 
 class TokenType(IntEnum):
     """tokenizer.ggml.token_type, after SentencePiece's piece types."""
@@ -114,6 +117,9 @@ def read_gguf_vocabulary(checkpoint: Checkpoint) -> GgufVocabulary:
     for token_id, text in enumerate(tokens):
         if not text:  # an id without text, kept apart from every other
             text = tokens[token_id] = f"[EMPTY_{token_id}]"
+        if len(text) > MAX_TOKEN_CHARACTERS:
+            message = f"{KEY}tokens[{token_id}] has {len(text)} characters; up to {MAX_TOKEN_CHARACTERS} are read"
+            raise CheckpointError(message, path=reader.where)
         if ids.setdefault(text, token_id) != token_id:
             message = f"{KEY}tokens has the same text at {ids[text]} and {token_id}"
             raise CheckpointError(message, path=reader.where)

@@ -21,6 +21,9 @@ from poot.errors import CheckpointError
 # Ids past this are not read: the file is JSON, so a tiny one could ask for a table of any size.
 MAX_TOKENS = 4_000_000
 
+# The longest added tokens of published models are runs of spaces; none comes near.
+MAX_ADDED_CHARACTERS = 1024
+
 # Any text that encodes to something: what surrounds its ids is what the post-processor adds.
 _PROBE = "a"
 
@@ -96,8 +99,9 @@ def _read_added_tokens(content: dict[str, Any], where: str) -> _AddedTokens:
         reader = ConfigReader(entry, where=f"{where}: added_tokens[{index}]")
         text = reader.require_str("content")
         token_id = reader.require_int("id", maximum=MAX_TOKENS)
-        if not text:
-            raise CheckpointError("an added token has no text", path=reader.where)
+        if not 0 < len(text) <= MAX_ADDED_CHARACTERS:
+            message = f"content has {len(text)} characters; 1 to {MAX_ADDED_CHARACTERS} are read"
+            raise CheckpointError(message, path=reader.where)
         if reader.optional_bool("special", False) or text in WELL_KNOWN_END_TOKENS:
             added.special[text] = token_id
         elif reader.optional_bool("normalized", False):
@@ -152,14 +156,14 @@ def _read_pieces(library: tokenizers.Tokenizer, special_tokens: SpecialTokens, w
 
 def _find_style(content: dict[str, Any], where: str) -> PieceStyle:
     """How the file's decoder turns a piece into text, token by token."""
-    decoders = {decoder.get("type"): decoder for decoder in _walk(content.get("decoder"))}
+    decoders = {str(decoder.get("type")): decoder for decoder in _walk(content.get("decoder"))}
     if "ByteLevel" in decoders:
         return PieceStyle.BYTE_LEVEL
     if "WordPiece" in decoders:
         if decoders["WordPiece"].get("prefix", "##") != "##":
             raise CheckpointError("decoder WordPiece with a prefix other than ## is not supported", path=where)
         return PieceStyle.WORDPIECE_CONTINUED
-    unsupported = sorted(str(kind) for kind in set(decoders) - _SENTENCEPIECE_DECODERS)
+    unsupported = sorted(set(decoders) - _SENTENCEPIECE_DECODERS)
     if unsupported:
         raise CheckpointError(f"decoder {', '.join(unsupported)} is not supported", path=where)
     return PieceStyle.SENTENCEPIECE if decoders else PieceStyle.PLAIN

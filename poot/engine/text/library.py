@@ -29,9 +29,19 @@ def build(make: Callable[[], Built], *, where: str) -> Built:
         raise
     except RecursionError as error:
         raise CheckpointError("the tokenizer is nested too deeply", path=where) from error
-    except Exception as error:
-        # The library raises bare Exception, so there is nothing narrower to catch.
-        raise CheckpointError(f"the tokenizer does not load: {error}", path=where) from error
+    except BaseException as error:
+        if not is_library_failure(error):
+            raise
+        raise CheckpointError(f"the tokenizer does not load: {_one_line(error)}", path=where) from error
+
+
+def is_library_failure(error: BaseException) -> bool:
+    """Whether `error` may be the library's: it raises bare Exception, and a panic of its Rust code is not even that."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
 
 
 def add_tokens(library: tokenizers.Tokenizer, special_tokens: SpecialTokens, user_defined: Mapping[str, int]) -> None:

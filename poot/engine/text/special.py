@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from bisect import bisect_right
 from collections.abc import Mapping
 
 # Noncharacters (Unicode 23.7) that the guards of `guard` leave alone.
@@ -88,7 +89,7 @@ class SpecialTokens:
         self._names = internal_names(special)
         every = {**ordinary, **special}
         self._pattern = re.compile(literal_pattern(every)) if special else None
-        self._prefixes = {text[:end] for text in special for end in range(1, len(text))}
+        self._sorted = sorted(special)
         self._longest = max(map(len, special), default=0)
 
     @property
@@ -117,8 +118,13 @@ class SpecialTokens:
             start
             for stripped in {text, text.rstrip()}
             for start in range(max(0, len(stripped) - self._longest + 1), len(stripped))
-            if stripped[start:] in self._prefixes
+            if self._is_begun(stripped[start:])
         ]
+
+    def _is_begun(self, text: str) -> bool:
+        """Whether `text` is the beginning, and not the whole, of a special token."""
+        after = bisect_right(self._sorted, text)
+        return after < len(self._sorted) and self._sorted[after].startswith(text)
 
 
 def internal_names(special: Mapping[str, int]) -> dict[str, str]:

@@ -13,14 +13,17 @@ it loops over; the API renders on a worker thread. Nor is the size of one string
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import jinja2
+import jinja2.exceptions
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
+import jinja2.runtime
 import jinja2.sandbox
 
 from poot.errors import BadRequest, CheckpointError, ConfigError
@@ -28,7 +31,12 @@ from poot.errors import BadRequest, CheckpointError, ConfigError
 # A conversation of 4 MiB, the default body, and what a template adds to it.
 MAX_RENDERED_CHARACTERS = 16 * 1024 * 1024
 
+# The variable that tells filters which character `guard` has put into the conversation.
+_GUARD = "_guard"
+
 JINJA_SYNTAX = ("{{", "{%", "{#")
+
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7e]")  # what json escapes as not ASCII, DEL with it
 
 
 class _RefusedByTemplate(Exception):
@@ -51,20 +59,31 @@ def _raise_exception(message: str) -> None:
     raise _RefusedByTemplate(message)
 
 
+@jinja2.pass_context
 def _tojson(
+    context: jinja2.runtime.Context,
     value: Any,
     ensure_ascii: bool = False,
     indent: int | str | None = None,
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+    if not ensure_ascii:
+        return text
+    guard = context.get(_GUARD)  # escaped, it would stay in the text
+    return _BEYOND_ASCII.sub(lambda match: match[0] if match[0] == guard else json.dumps(match[0])[1:-1], text)
 
 
-def _make_environment(now: Callable[[], datetime]) -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
-    )
+class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """Refuses an unsafe attribute at once, where jinja2 would print nothing in its place."""
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> jinja2.Undefined:
+        raise jinja2.exceptions.SecurityError(f"access to attribute {attribute!r} of {type(obj).__name__!r} is unsafe")
+
+
+def _make_environment(now: Callable[[], datetime]) -> _Sandbox:
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols])
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: now().strftime(form)
@@ -117,7 +136,7 @@ class ChatTemplate:
         self.source = source
         try:
             self._template = _make_environment(now).from_string(source)
-        except (jinja2.TemplateError, SyntaxError, RecursionError, ValueError, OverflowError, MemoryError) as error:
+        except Exception as error:  # compiling also evaluates constant expressions, which may fail in any way
             line = f" in line {error.lineno}" if isinstance(error, jinja2.TemplateSyntaxError) else ""
             message = f"the chat template does not compile: {_one_line(error)}{line}"
             if origin is not None:
@@ -132,6 +151,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
+        guard: str | None = None,
     ) -> str:
         """The conversation as one text.
 
@@ -141,6 +161,7 @@ class ChatTemplate:
             tools, documents: given to the template as they are.
             variables: bos_token and the like, and what a request adds for this template; none of them can stand in for
                 the arguments above.
+            guard: the character that stands inside special tokens in the arguments (see `guard`).
 
         Raises:
             BadRequest: the template refused the conversation, failed on it, or wrote too much; with its own message.
@@ -151,6 +172,7 @@ class ChatTemplate:
             "tools": tools,
             "documents": documents,
             "add_generation_prompt": add_generation_prompt,
+            _GUARD: guard,
         }
         pieces: list[str] = []
         size = 0

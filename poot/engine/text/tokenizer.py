@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 import tokenizers
 
 from poot.engine.text.detokenizer import Detokenizer
+from poot.engine.text.library import is_library_failure
 from poot.engine.text.special import SpecialTokens
 from poot.engine.text.vocabulary import Vocabulary
-from poot.errors import BadRequest
+from poot.errors import BadRequest, EngineError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +90,7 @@ class Tokenizer:
 
         Raises:
             BadRequest: the text holds a lone surrogate.
+            EngineError: the model's tokenizer is broken in a way that loading did not show.
         """
         refuse_surrogates(text)
         ids = self._encode_marked(self.special_tokens.mark(text) if parse_special else text)
@@ -112,7 +114,13 @@ class Tokenizer:
 
     def _encode_marked(self, text: str) -> list[int]:
         # The batch call, unlike the plain one, releases the interpreter lock and keeps no offsets.
-        (encoding,) = self._library.encode_batch_fast([text], add_special_tokens=False)
+        try:
+            (encoding,) = self._library.encode_batch_fast([text], add_special_tokens=False)
+        except BaseException as error:
+            if not is_library_failure(error):
+                raise
+            # Loading cannot find every flaw of a file: a model without the unknown token it needs fails only here.
+            raise EngineError("the model's tokenizer failed on this text") from error
         return list(encoding.ids)
 
     def check_ids(self, ids: Iterable[int], *, param: str) -> None:
