@@ -12,8 +12,8 @@ from typing import Protocol
 
 import anyio
 import anyio.to_thread
-import msgspec
 
+from poot.api.frames import encode
 from poot.api.gate import RouteMatch
 from poot.api.generation import open_choices
 from poot.api.limits import Places
@@ -25,16 +25,10 @@ from poot.engine.sequence import Delta, Finished, FinishReason, Opened, Timings
 from poot.errors import EngineError, RequestError
 from poot.log import get_logger
 from poot.metrics import Metrics
+from poot.net import sse
 from poot.net.exchange import ClientGone, Exchange, Response, StreamWriter
 
 _log = get_logger(__name__)
-
-STREAM_HEADERS = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # nginx would hold a stream back to fill its buffers
-)
-DONE_FRAME = b"data: [DONE]\n\n"
 
 INLINE_BODY_BYTES = 4 * 1024
 """Bodies up to this size are decoded and tokenized on the event loop, in up to about 2 ms; for larger ones the
@@ -116,13 +110,13 @@ class Generator:
             refused=self.metrics.refused.labels("queue_wait"),
         ) as events:
             if prepared.is_streamed:
-                async with exchange.stream(200, STREAM_HEADERS) as writer:
+                async with exchange.stream(200, sse.HEADERS) as writer:
                     try:
                         while not tally.is_complete:
                             batch = await events.receive()
                             frames = [tally.frame(shape, index, event) for index, event in batch]
                             if tally.is_complete:
-                                frames += [shape.usage(tally.usage) if prepared.includes_usage else b"", DONE_FRAME]
+                                frames += [shape.usage(tally.usage) if prepared.includes_usage else b"", sse.DONE]
                             if joined := b"".join(frames):
                                 await writer.write(joined)
                     except Exception as error:
@@ -200,7 +194,7 @@ async def _end_with_error(writer: StreamWriter, error: Exception) -> None:
     if not isinstance(error, RequestError):
         _log.exception("answering failed in the middle of a stream", error)
         error = EngineError("the server failed while it answered this request")
-    await writer.write(b"data: " + msgspec.json.encode(error.body()) + b"\n\n")
+    await writer.write(sse.data_frame(encode(error.body())))
 
 
 class GenerationEndpoint:
