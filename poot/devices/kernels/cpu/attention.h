@@ -15,29 +15,48 @@
 #define KV_BLOCK 16
 #define BLOCK_VECTORS (KV_BLOCK / LANES)
 
-/* The products of q and k, both [head_dim], summed. */
-INLINE float dot(const float *q, const float *k, int64_t head_dim) {
-    vf sum = splat(0.0f);
-    int64_t d = 0;
-    for (; d + LANES <= head_dim; d += LANES) sum = fma_vf(load(q + d), load(k + d), sum);
-    float total = sum_lanes(sum);
-    for (; d < head_dim; d++) total += q[d] * k[d];
-    return total;
+/* scores[j] = the product of q[head_dim] and key j, for all sixteen keys of a block. */
+INLINE void score_block(const float *q, const float *keys, int64_t stride, int64_t head_dim, float *scores) {
+    for (int first = 0; first < KV_BLOCK; first += LANES) {
+        vf sums[LANES];
+        UNROLL for (int j = 0; j < LANES; j++) sums[j] = splat(0.0f);
+        int64_t d = 0;
+        for (; d + LANES <= head_dim; d += LANES) {
+            vf part = load(q + d);
+            UNROLL for (int j = 0; j < LANES; j++)
+                sums[j] = fma_vf(part, load(keys + (first + j) * stride + d), sums[j]);
+        }
+        store(scores + first, sum_each(sums));
+        for (; d < head_dim; d++)
+            for (int j = first; j < first + LANES; j++) scores[j] += q[d] * keys[j * stride + d];
+    }
 }
 
-/* out[head_dim] = out * keep + the sum of weights[j] * values[j] for j in [first, last). */
+/* out[head_dim] = out * keep + the sum of weights[j] * values[j] for j in [first, last): even and odd j apart. */
 INLINE void add_values(float *out, float keep, const float *weights, const float *values, int64_t stride, int first,
                        int last, int64_t head_dim) {
     int64_t d = 0;
     for (; d + 4 * LANES <= head_dim; d += 4 * LANES) {
-        vf sums[4];
-        UNROLL for (int v = 0; v < 4; v++) sums[v] = load(out + d + v * LANES) * keep;
-        for (int j = first; j < last; j++) {
+        vf even[4], odd[4];
+        UNROLL for (int v = 0; v < 4; v++) {
+            even[v] = load(out + d + v * LANES) * keep;
+            odd[v] = splat(0.0f);
+        }
+        int j = first;
+        for (; j + 2 <= last; j += 2) {
+            const float *value = values + j * stride + d;
+            vf weight = splat(weights[j]), next = splat(weights[j + 1]);
+            UNROLL for (int v = 0; v < 4; v++) {
+                even[v] = fma_vf(weight, load(value + v * LANES), even[v]);
+                odd[v] = fma_vf(next, load(value + stride + v * LANES), odd[v]);
+            }
+        }
+        if (j < last) {
             vf weight = splat(weights[j]);
             UNROLL for (int v = 0; v < 4; v++)
-                sums[v] = fma_vf(weight, load(values + j * stride + d + v * LANES), sums[v]);
+                even[v] = fma_vf(weight, load(values + j * stride + d + v * LANES), even[v]);
         }
-        UNROLL for (int v = 0; v < 4; v++) store(out + d + v * LANES, sums[v]);
+        UNROLL for (int v = 0; v < 4; v++) store(out + d + v * LANES, even[v] + odd[v]);
     }
     for (; d + LANES <= head_dim; d += LANES) {
         vf sum = load(out + d) * keep;
@@ -62,23 +81,28 @@ INLINE void attend_block(const struct poot_attention_job *job, const float *quer
                          const float *values, int first, int last, struct running *state, float *out) {
     int64_t stride = job->num_kv_heads * job->head_dim;
     _Alignas(64) float scores[KV_BLOCK];
-    for (int j = 0; j < KV_BLOCK; j++) scores[j] = -INFINITY;
-    for (int j = first; j < last; j++) scores[j] = dot(query, keys + j * stride, job->head_dim) * (float)job->scale;
-    if (job->softcap > 0.0)
-        for (int v = 0; v < BLOCK_VECTORS; v++) {
-            vf capped = tanh_vf(load(scores + v * LANES) / (float)job->softcap) * (float)job->softcap;
-            store(scores + v * LANES, capped);
-        }
-    float largest = state->largest;
-    for (int j = first; j < last; j++) largest = scores[j] > largest ? scores[j] : largest;
+    score_block(query, keys, stride, job->head_dim, scores);
+    vf largest_each = splat(state->largest);
+    for (int v = 0; v < BLOCK_VECTORS; v++) {
+        vf score = load(scores + v * LANES) * (float)job->scale;
+        if (job->softcap > 0.0) score = tanh_vf(score / (float)job->softcap) * (float)job->softcap;
+        store(scores + v * LANES, score);
+    }
+    /* Whatever lies in the block beyond the positions that the token sees has no weight. */
+    for (int j = 0; j < first; j++) scores[j] = -INFINITY;
+    for (int j = last; j < KV_BLOCK; j++) scores[j] = -INFINITY;
+    for (int v = 0; v < BLOCK_VECTORS; v++) largest_each = max_vf(load(scores + v * LANES), largest_each);
+    float largest = max_lanes(largest_each);
     /* With no finite score yet there is nothing to be relative to. */
     float base = largest == -INFINITY ? 0.0f : largest;
-    _Alignas(64) float change[LANES] = {state->largest - base};
-    float keep = exp_vf(load(change))[0];
-    for (int v = 0; v < BLOCK_VECTORS; v++) store(scores + v * LANES, exp_vf(load(scores + v * LANES) - base));
-    float sum = state->sum * keep;
-    for (int j = first; j < last; j++) sum += scores[j];
-    state->sum = sum;
+    float keep = largest == state->largest ? 1.0f : exp_vf(splat(state->largest - base))[0];
+    vf sum = splat(0.0f);
+    for (int v = 0; v < BLOCK_VECTORS; v++) {
+        vf weight = exp_vf(load(scores + v * LANES) - base);
+        store(scores + v * LANES, weight);
+        sum += weight;
+    }
+    state->sum = state->sum * keep + sum_lanes(sum);
     state->largest = largest;
     add_values(out, keep, scores, values, stride, first, last, job->head_dim);
 }

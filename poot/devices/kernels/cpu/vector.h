@@ -67,6 +67,37 @@ INLINE float sum_lanes(vf v) {
 #endif
 }
 
+/* Lane j of the result is the sum of the lanes of v[j]. */
+INLINE vf sum_each(const vf *v) {
+#if defined(__AVX512F__)
+    vf quads[4], pairs[2];
+    UNROLL for (int i = 0; i < 4; i++) { /* of every four lanes: the sums of four vectors */
+        const vf *q = v + 4 * i;
+        vf low = _mm512_unpacklo_ps(q[0], q[1]) + _mm512_unpackhi_ps(q[0], q[1]);
+        vf high = _mm512_unpacklo_ps(q[2], q[3]) + _mm512_unpackhi_ps(q[2], q[3]);
+        quads[i] = _mm512_shuffle_ps(low, high, 0x44) + _mm512_shuffle_ps(low, high, 0xee);
+    }
+    UNROLL for (int i = 0; i < 2; i++) {
+        vf a = quads[2 * i], b = quads[2 * i + 1];
+        pairs[i] = _mm512_shuffle_f32x4(a, b, 0x44) + _mm512_shuffle_f32x4(a, b, 0xee);
+    }
+    return _mm512_shuffle_f32x4(pairs[0], pairs[1], 0x88) + _mm512_shuffle_f32x4(pairs[0], pairs[1], 0xdd);
+#elif defined(__AVX2__)
+    vf quads[2];
+    UNROLL for (int i = 0; i < 2; i++) {
+        const vf *q = v + 4 * i;
+        vf low = _mm256_unpacklo_ps(q[0], q[1]) + _mm256_unpackhi_ps(q[0], q[1]);
+        vf high = _mm256_unpacklo_ps(q[2], q[3]) + _mm256_unpackhi_ps(q[2], q[3]);
+        quads[i] = _mm256_shuffle_ps(low, high, 0x44) + _mm256_shuffle_ps(low, high, 0xee);
+    }
+    return _mm256_permute2f128_ps(quads[0], quads[1], 0x20) + _mm256_permute2f128_ps(quads[0], quads[1], 0x31);
+#else
+    vf sums;
+    UNROLL for (int i = 0; i < LANES; i++) sums[i] = sum_lanes(v[i]);
+    return sums;
+#endif
+}
+
 INLINE vf as_float(vi bits) { return (vf)bits; }
 INLINE vi as_bits(vf v) { return (vi)v; }
 
@@ -75,6 +106,23 @@ INLINE vf select_vf(vi condition, vf a, vf b) { return as_float((condition & as_
 
 /* The larger of each lane; b where a is NaN. */
 INLINE vf max_vf(vf a, vf b) { return select_vf(a > b, a, b); }
+
+/* The largest lane; NaN lanes may or may not be passed over. */
+INLINE float max_lanes(vf v) {
+#if defined(__AVX2__)
+#if defined(__AVX512F__)
+    __m256 octet = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+#else
+    __m256 octet = v;
+#endif
+    __m128 quad = _mm_max_ps(_mm256_castps256_ps128(octet), _mm256_extractf128_ps(octet, 1));
+    __m128 pair = _mm_max_ps(quad, _mm_movehl_ps(quad, quad));
+    return _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)));
+#else
+    float low = v[0] > v[1] ? v[0] : v[1], high = v[2] > v[3] ? v[2] : v[3];
+    return low > high ? low : high;
+#endif
+}
 
 /* e ** x to about 1e-7 of its value; NaN stays NaN, overflow is infinity, underflow zero.
 
