@@ -67,7 +67,7 @@ class CpuDevice:
 
     @property
     def description(self) -> str:
-        return f"{processor_name()}, {self._num_threads} threads"
+        return f"{processor_name()}, {self._num_threads} thread{'s' if self._num_threads > 1 else ''}"
 
     def memory(self) -> MemoryBudget:
         return cpu_memory()

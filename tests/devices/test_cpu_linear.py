@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gguf
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
@@ -34,7 +35,7 @@ def make_weight(format: Format, rows: int, seed: int, in_features: int = IN_FEAT
     return Weight(f"w{seed}", (rows, in_features), format, data), torch.from_numpy(values).view(rows, -1).double()
 
 
-def _finite(format: Format, blocks: np.ndarray) -> np.ndarray:
+def _finite(format: Format, blocks: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     """Values of `blocks` by gguf-py; blocks whose random scale is not a tame number first get that of a tame block."""
     kind = gguf.GGMLQuantizationType[format.label]
     with np.errstate(all="ignore"):
@@ -44,7 +45,8 @@ def _finite(format: Format, blocks: np.ndarray) -> np.ndarray:
         assert len(tame), "no tame block among the random ones"
         wild = np.setdiff1d(np.arange(len(blocks)), tame)
         blocks[wild] = blocks[np.resize(tame, len(wild))]
-        return gguf.quants.dequantize(blocks, kind)
+        tamed: npt.NDArray[np.float32] = gguf.quants.dequantize(blocks, kind)
+        return tamed
 
 
 def assert_product(result: torch.Tensor, values: torch.Tensor, x: torch.Tensor, bias: torch.Tensor | None) -> None:

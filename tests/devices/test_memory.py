@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from poot.devices import memory
 from poot.devices.base import MemoryBudget
 from poot.devices.memory import cpu_memory
 from poot.errors import DeviceError
@@ -113,7 +113,7 @@ def test_odd_files_are_passed_over(tmp_path: Path, text: str) -> None:
 
 def test_without_proc_sysconf_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000, "SC_AVPHYS_PAGES": 600}
-    monkeypatch.setattr(memory.os, "sysconf", answers.__getitem__)
+    monkeypatch.setattr(os, "sysconf", answers.__getitem__)
     assert cpu_memory(tmp_path) == MemoryBudget(total_bytes=4096000, available_bytes=4096 * 600)
 
 
@@ -123,11 +123,11 @@ def test_where_free_pages_are_not_told_half_is_available(tmp_path: Path, monkeyp
             raise ValueError("unrecognized configuration name")  # as on macOS
         return {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}[name]
 
-    monkeypatch.setattr(memory.os, "sysconf", sysconf)
+    monkeypatch.setattr(os, "sysconf", sysconf)
     assert cpu_memory(tmp_path) == MemoryBudget(total_bytes=4096000, available_bytes=2048000)
 
 
 def test_a_system_that_does_not_tell_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(memory.os, "sysconf")
+    monkeypatch.delattr(os, "sysconf")
     with pytest.raises(DeviceError, match="how much memory"):
         cpu_memory(tmp_path)

@@ -1,16 +1,16 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from poot.devices import processor
 from poot.devices.processor import num_threads, processor_name
 
 
 @pytest.fixture
 def eight_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
 
 
 def write(root: Path, name: str, text: str) -> Path:
@@ -41,8 +41,8 @@ def test_the_affinity_counts_without_a_quota(tmp_path: Path) -> None:
 
 
 def test_without_affinity_every_cpu_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(processor.os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(processor.os, "cpu_count", lambda: 6)
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
     assert num_threads(tmp_path) == 6
 
 
