@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -14,7 +15,7 @@ import pytest
 
 from poot.errors import BadRequest, MethodNotAllowed, RequestTimeout
 from poot.net.exchange import ClientGone, Exchange, Response
-from poot.net.transport import LINGER_SECONDS, READ_AHEAD_BYTES, WRITE_BUFFER_BYTES
+from poot.net.transport import LINGER_BYTES, LINGER_SECONDS, READ_AHEAD_BYTES, WRITE_BUFFER_BYTES
 from tests.net.conftest import every_loop
 from tests.net.peers import TEXT, connected, hello
 
@@ -339,12 +340,14 @@ async def test_a_body_that_cannot_be_framed_is_refused_by_read_body(field: bytes
 
 async def test_a_malformed_head_is_answered_and_closed() -> None:
     async with connected() as (client, _, _):
+        started = anyio.current_time()
         answer = await client.request(b"GET / HTTP/1.1\r\nHost : x\r\n\r\n" + GET)
         assert (answer.status, answer.headers[b"connection"]) == (400, b"close")
         assert json.loads(answer.body)["error"]["message"] == (
             "malformed request: white space before a header field's colon"
         )
         assert await client.receive_rest() == b""
+        assert anyio.current_time() - started < 0.1, "the end comes with the answer, however long we go on reading"
 
 
 async def test_a_head_over_64_kib_is_answered_431_though_the_client_goes_on_sending() -> None:
@@ -367,6 +370,35 @@ async def test_lingering_ends_by_itself() -> None:
         started = anyio.current_time()
         await client.has_ended.wait()
         assert anyio.current_time() - started == pytest.approx(LINGER_SECONDS, abs=0.1)
+
+
+async def test_lingering_reads_no_more_than_its_bound() -> None:
+    async with connected(raises(BadRequest("no"))) as (client, _, _), anyio.create_task_group() as task_group:
+        num_sent = 0
+
+        async def send_without_end() -> None:
+            nonlocal num_sent
+            with contextlib.suppress(OSError):
+                while True:
+                    await client.send(b"x" * 10_000)
+                    num_sent += 10_000
+
+        task_group.start_soon(send_without_end)
+        started = anyio.current_time()
+        await client.send(post(b"x" * 10)[:-10].replace(b"10", b"1000000000"))
+        await client.has_ended.wait()
+        assert anyio.current_time() - started < LINGER_SECONDS
+        assert num_sent < LINGER_BYTES + READ_AHEAD_BYTES + 2_000_000  # and what the kernel holds
+        task_group.cancel_scope.cancel()
+
+
+async def test_a_large_last_answer_arrives_whole() -> None:
+    async def application(exchange: Exchange) -> None:
+        await exchange.send(Response(status=200, headers=TEXT, body=b"x" * 500_000))
+
+    async with connected(application, send_buffer_bytes=4096) as (client, _, _):
+        answer = await client.request(GET.replace(b"Host", b"Connection: close\r\nHost"))
+        assert (len(answer.body), answer.is_complete) == (500_000, True)
 
 
 # Deadlines
@@ -605,6 +637,47 @@ async def test_frames_written_while_the_client_is_behind_are_joined(monkeypatch:
             raw += await client.receive()
         assert len(sizes) < 100, "each frame took a system call of its own"
         release.set()
+
+
+@every_loop
+async def test_nothing_is_begun_for_a_client_that_has_left() -> None:
+    # The request and the end behind it become readable in the same turn of the loop, in either order.
+    for _ in range(20):
+        async with connected(waits) as (client, _, _):
+            await client.send(GET)
+            client.connected.shutdown(socket.SHUT_WR)
+            await client.has_ended.wait()
+
+
+# Drain, where it is decided by the connection alone
+
+
+async def test_the_drain_looks_for_a_request_that_the_kernel_holds() -> None:
+    async with connected() as (client, connection, service):
+        await client.request(GET)
+        await anyio.wait_all_tasks_blocked()
+        client.connected.send(GET)
+        service.is_draining = True
+        connection.drain()
+        assert connection._http.num_buffered_bytes == len(GET)
+        answer = await client.answer()
+        assert (answer.status, answer.headers[b"connection"]) == (200, b"close")
+
+
+async def test_a_stream_that_begins_during_the_drain_ends_its_connection() -> None:
+    async def application(exchange: Exchange) -> None:
+        await anyio.sleep(1)
+        async with exchange.stream(200, TEXT) as writer:
+            await writer.write(b"x")
+
+    async with connected(application) as (client, connection, service):
+        await client.send(GET)
+        await anyio.wait_all_tasks_blocked()
+        service.is_draining = True
+        connection.drain()
+        answer = await client.answer()
+        assert (answer.is_complete, answer.headers[b"connection"]) == (True, b"close")
+        await client.has_ended.wait()
 
 
 # The access log

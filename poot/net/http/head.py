@@ -41,7 +41,7 @@ _ABSOLUTE_FORM = re.compile(
 _HOST = re.compile(_AUTHORITY)
 # RFC 9110 section 5.5: visible ASCII, obs-text, space and tab. Everything else is a control character.
 _FIELD_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
-_BAD_BYTE = re.compile(rb"(?:^|[^\r])\n|\r[^\n]|\x00", re.DOTALL)
+_BAD_BYTE = re.compile(rb"[^\r]\n|\r[^\n]|\x00")
 _LENGTH = re.compile(rb"[0-9]+")
 
 
@@ -61,7 +61,7 @@ def find_head_end(buffer: bytes | bytearray, scanned: int) -> int | None:
     end = buffer.find(HEAD_END, max(0, scanned - len(HEAD_END) + 1))
     stop = end + len(HEAD_END) if end >= 0 else len(buffer)
     bad = _BAD_BYTE.search(buffer, max(0, scanned - 1), stop)
-    # With a start position above 0, `^` still means the start of the buffer, and [^\r] sees the byte scanned before.
+    # An LF as the very first byte is left to the request line's own check.
     if bad is not None and bad.start() < MAX_HEAD_BYTES:
         raise malformed("a bare CR, bare LF or NUL in the head")
     if stop > MAX_HEAD_BYTES:

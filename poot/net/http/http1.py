@@ -191,7 +191,7 @@ class Http1:
 def _framing_head(head: Head, length: int | None) -> bytes:
     """A head that says to h11 what decides framing and persistence in `head`, and nothing else."""
     lines = [f"{head.method} / HTTP/{head.http_version}\r\nhost: poot".encode("ascii")]
-    if length is None or any(option == b"close" for option in _options(head, b"connection")):
+    if b"close" in _options(head, b"connection"):
         lines.append(b"connection: close")
     if length:
         lines.append(b"content-length: %d" % length)
