@@ -24,8 +24,8 @@ MAX_TOKENS = 4_000_000
 # The longest added tokens of published models are runs of spaces; none comes near.
 MAX_ADDED_CHARACTERS = 1024
 
-# Any text that encodes to something: what surrounds its ids is what the post-processor adds.
-_PROBE = "a"
+# What surrounds the ids of a text is what the post-processor adds; the first of these that has any is taken.
+_PROBES = ("a", "0", ".", " ", "東")
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ def read_hf_tokenizer(checkpoint: Checkpoint) -> TokenizerParts:
     if checkpoint.tokenizer_json is None:
         raise CheckpointError("there is no tokenizer.json", path=str(checkpoint.path))
     content = _parse(checkpoint.tokenizer_json, where)
+    _add_named_tokens(content, checkpoint.tokenizer_config, where)
     added = _read_added_tokens(content, where)
     special_tokens = build(lambda: SpecialTokens(added.special, added.ordinary), where=where)
     library = build(lambda: _build_library(content, special_tokens), where=where)
@@ -88,14 +89,45 @@ def _parse(text: str, where: str) -> dict[str, Any]:
     return content
 
 
+def _add_named_tokens(content: dict[str, Any], config: Mapping[str, Any], where: str) -> None:
+    """Makes special what tokenizer_config.json calls so, as Hugging Face's tokenizers do when they load.
+
+    These are bos_token and the like, additional_special_tokens, and added_tokens_decoder's entries marked special.
+    Names that the vocabulary lacks are left out: a model has no embedding for them.
+    """
+    entries = content["added_tokens"] = content.get("added_tokens") or []
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise CheckpointError("added_tokens must be a list of objects", path=where)
+    named = {*_read_variables(config).values(), *_further_special_tokens(config)}
+    for entry in entries:
+        if entry.get("content") in named:
+            entry["special"] = True
+            named.discard(entry["content"])
+    vocab = content["model"].get("vocab")
+    ids = vocab if isinstance(vocab, dict) else {}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    found = sorted((ids[text], text) for text in named if type(ids.get(text)) is int)
+    entries.extend({"id": token_id, "content": text, "special": True, **flags} for token_id, text in found)
+
+
+def _further_special_tokens(config: Mapping[str, Any]) -> Iterator[str]:
+    listed = config.get("additional_special_tokens")
+    decoder = config.get("added_tokens_decoder")
+    values = [*(listed if isinstance(listed, list) else [])]
+    values += [value for value in (decoder.values() if isinstance(decoder, Mapping) else ()) if _is_special(value)]
+    for value in values:
+        text = value.get("content") if isinstance(value, Mapping) else value
+        if isinstance(text, str):
+            yield text
+
+
+def _is_special(value: Any) -> bool:
+    return isinstance(value, Mapping) and value.get("special") is True
+
+
 def _read_added_tokens(content: dict[str, Any], where: str) -> _AddedTokens:
     added = _AddedTokens({}, {}, {})
-    entries = content.get("added_tokens") or []
-    if not isinstance(entries, list):
-        raise CheckpointError("added_tokens must be a list", path=where)
-    for index, entry in enumerate(entries):
-        if not isinstance(entry, dict):
-            raise CheckpointError(f"added_tokens[{index}] must be an object", path=where)
+    for index, entry in enumerate(content["added_tokens"]):
         reader = ConfigReader(entry, where=f"{where}: added_tokens[{index}]")
         text = reader.require_str("content")
         token_id = reader.require_int("id", maximum=MAX_TOKENS)
@@ -113,7 +145,7 @@ def _read_added_tokens(content: dict[str, Any], where: str) -> _AddedTokens:
 
 def _build_library(content: dict[str, Any], special_tokens: SpecialTokens) -> tokenizers.Tokenizer:
     names = special_tokens.names
-    for entry in content.get("added_tokens") or []:
+    for entry in content["added_tokens"]:
         if entry["content"] in names:
             entry.update(content=names[entry["content"]], normalized=False, special=True)
     _rename_model(content["model"], names)
@@ -132,12 +164,12 @@ def _rename_model(model: dict[str, Any], names: Mapping[str, str]) -> None:
         model["unk_token"] = names[model["unk_token"]]
     merges = model.get("merges")
     if isinstance(merges, list) and names:
-        model["merges"] = [merge for merge in merges if not _touches(merge, names)]
-
-
-def _touches(merge: Any, names: Mapping[str, str]) -> bool:
-    parts = merge.split(" ", 1) if isinstance(merge, str) else merge
-    return "".join(parts) in names or any(part in names for part in parts)
+        pairs = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges]
+        model["merges"] = [
+            [left, right]
+            for left, right in pairs
+            if left not in names and right not in names and left + right not in names
+        ]
 
 
 def _read_pieces(library: tokenizers.Tokenizer, special_tokens: SpecialTokens, where: str) -> list[str | None]:
@@ -184,12 +216,13 @@ def _walk(decoder: Any) -> Iterator[dict[str, Any]]:
 
 def _surroundings(library: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """What the post-processor puts before and after one text."""
-    inner = library.encode(_PROBE, add_special_tokens=False).ids
-    outer = library.encode(_PROBE, add_special_tokens=True).ids
-    for start in range(len(outer) - len(inner) + 1):
-        if outer[start : start + len(inner)] == inner:
-            return tuple(outer[:start]), tuple(outer[start + len(inner) :])
-    raise ValueError("its post-processor changes the text's own tokens")
+    for probe in _PROBES:
+        inner = library.encode(probe, add_special_tokens=False).ids
+        outer = library.encode(probe, add_special_tokens=True).ids
+        for start in range(len(outer) - len(inner) + 1) if inner else ():
+            if outer[start : start + len(inner)] == inner:
+                return tuple(outer[:start]), tuple(outer[start + len(inner) :])
+    raise ValueError("no text has tokens that its post-processor leaves alone")
 
 
 def _overrule(

@@ -73,14 +73,15 @@ def test_any_text_has_the_librarys_ids(text: str) -> None:
     assert tokenizer.encode(text, add_special=False) == library.encode(text).ids
 
 
-@pytest.mark.parametrize("text", [*CORPUS, "A cute kitten, Zürich 2024!", "[CLS] a [MASK] b [SEP]"])
-def test_minilm_ids_are_its_tokenizer_jsons(text: str) -> None:
+def test_minilm_ids_are_its_tokenizer_jsons() -> None:
     checkpoint = open_checkpoint(require_model("minilm"))
     assert checkpoint.tokenizer_json is not None
     library = tokenizers.Tokenizer.from_str(checkpoint.tokenizer_json)
     library.no_padding()
     library.no_truncation()
-    assert load_tokenizer(checkpoint).encode(text, add_special=True) == library.encode(text).ids
+    tokenizer = load_tokenizer(checkpoint)
+    for text in [*CORPUS, "A cute kitten, Zürich 2024!", "[CLS] a [MASK] b [SEP]"]:
+        assert tokenizer.encode(text, add_special=True) == library.encode(text).ids
 
 
 def test_padding_and_truncation_of_the_file_are_off() -> None:
@@ -162,6 +163,50 @@ def test_add_bos_token_of_the_config_overrules_the_post_processor() -> None:
     assert off.encode("", add_special=True) == []
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"eos_token": "main"},
+        {"additional_special_tokens": ["main", 5]},
+        {"additional_special_tokens": [{"content": "main"}]},
+        {"added_tokens_decoder": {"5": {"content": "main", "special": True}, "6": {"content": "fox"}}},
+    ],
+)
+def test_tokens_that_the_config_calls_special_are(config: dict[str, Any]) -> None:
+    library = train_byte_level(vocab_size=800)
+    main = library.token_to_id("main")
+    assert main is not None
+    tokenizer = load_tokenizer(hub_checkpoint(library, tokenizer_config=config))
+    reference = PreTrainedTokenizerFast(tokenizer_object=library)
+    reference.add_special_tokens({"additional_special_tokens": ["main"]})
+    assert tokenizer.is_special(main)
+    for text in ("xmainx", " main fox"):
+        assert tokenizer.encode(text, add_special=False) == reference.encode(text, add_special_tokens=False)
+        assert main not in tokenizer.encode(text, add_special=False, parse_special=False)
+
+
+def test_a_named_token_that_the_vocabulary_lacks_is_left_out() -> None:
+    library, _ = byte_level()
+    tokenizer = load_tokenizer(hub_checkpoint(library, tokenizer_config={"pad_token": "[nonesuch]"}))
+    assert tokenizer.vocab_size == library.get_vocab_size()
+
+
+def test_what_surrounds_a_text_is_found_without_a_token_for_every_letter() -> None:
+    content = {
+        "version": "1.0",
+        "added_tokens": [added_token(0, "<s>", special=True)],
+        "model": {"type": "BPE", "vocab": {"<s>": 0, "0": 1}, "merges": []},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}},
+        },
+    }
+    tokenizer = load_tokenizer(hub_checkpoint(json.dumps(content)))
+    assert tokenizer.encode("00", add_special=True) == [0, 1, 1]
+
+
 def test_template_variables_are_the_configs_tokens() -> None:
     library, _ = byte_level()
     config = {
@@ -190,8 +235,8 @@ def changed(**changes: Any) -> str:
         ("[" * 100_000, "not JSON"),
         ("[]", "no object named model"),
         (changed(model={"type": "Nonesuch"}), "does not load"),
-        (changed(added_tokens={"a": 1}), "added_tokens must be a list"),
-        (changed(added_tokens=[5]), r"added_tokens\[0\] must be an object"),
+        (changed(added_tokens={"a": 1}), "added_tokens must be a list of objects"),
+        (changed(added_tokens=[5]), "added_tokens must be a list of objects"),
         (changed(added_tokens=[{"id": 1}]), "content is missing"),
         (changed(added_tokens=[added_token(-1, "x")]), "id is -1"),
         (changed(added_tokens=[added_token(10**9, "x")]), "id is 1000000000"),
