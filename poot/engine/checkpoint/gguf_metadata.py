@@ -24,12 +24,15 @@ MAX_KEYS = 65536
 # Elements of all arrays together. A vocabulary of 262,144 tokens takes 1.3 million (tokens, scores, types, merges).
 MAX_ARRAY_ELEMENTS = 2**23
 
-# Bytes of all strings together: keys, values, elements and names. A vocabulary of 262,144 tokens has 3 MB of them, and a
-# file may carry its whole tokenizer.json, 35 MB. Without a limit a string could be as long as the weights.
+# Bytes of all strings together: keys, values, elements and names. A vocabulary of 262,144 tokens has 3 MB of them, and
+# a file may carry its whole tokenizer.json, 35 MB. Without a limit a string could be as long as the weights.
 MAX_STRING_BYTES = 2**28
 
 # The format allows arrays of arrays; llama.cpp reads none and no known writer makes any. Three levels is generous.
 MAX_ARRAY_DEPTH = 3
+
+# An array within an array counts as this many elements, which is what it costs to read.
+ELEMENTS_OF_NESTED_ARRAY = 16
 
 # A key's length, one byte of it, the type and the smallest value.
 MIN_KEY_BYTES = 8 + 1 + 4 + 1
@@ -161,9 +164,10 @@ class _ValueReader:
         else:
             # The least that is left of each: a string's length, or an array's type and length.
             cursor.need(count * (8 if kind == _STRING else 12), name)
-        if count > self.num_elements_left:
+        num_elements = count * ELEMENTS_OF_NESTED_ARRAY if kind == _ARRAY else count
+        if num_elements > self.num_elements_left:
             raise cursor.error(f"metadata arrays hold more than {MAX_ARRAY_ELEMENTS} elements at {name}", start)
-        self.num_elements_left -= count
+        self.num_elements_left -= num_elements
         if kind == _STRING:
             return self.strings(name, count)
         if kind == _ARRAY:

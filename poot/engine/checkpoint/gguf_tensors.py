@@ -14,13 +14,11 @@ from poot.devices.formats import Format
 from poot.engine.checkpoint.fields import quote
 from poot.engine.checkpoint.gguf_metadata import Cursor
 from poot.engine.checkpoint.mapped_file import DENSE_DTYPES, byte_tensor
+from poot.engine.checkpoint.types import MAX_TENSORS
 
 # The format's own limits.
 MAX_NAME_BYTES = 64
 MAX_DIMENSIONS = 4
-
-# The largest known checkpoints have a few tens of thousands of tensors, with every expert on its own.
-MAX_TENSORS = 131072
 
 # An entry with a name of one byte and one dimension.
 MIN_ENTRY_BYTES = 8 + 1 + 4 + 8 + 4 + 8

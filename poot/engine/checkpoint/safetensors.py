@@ -17,6 +17,7 @@ from poot.devices.formats import Format
 from poot.engine.checkpoint.fields import LARGEST_INTEGER, quote
 from poot.engine.checkpoint.json_file import parse_json_object
 from poot.engine.checkpoint.mapped_file import DENSE_DTYPES, byte_tensor
+from poot.engine.checkpoint.types import MAX_TENSORS
 from poot.errors import CheckpointError
 
 # The reference implementation's own limit.
@@ -115,6 +116,8 @@ def parse_safetensors(buffer: memoryview, path: str) -> SafetensorsContents:
         raise CheckpointError("the header does not begin with '{'", path=path, offset=8)
     header = parse_json_object(text, path, is_repeated_key_refused=True)
     _check_metadata(header.pop(METADATA_KEY, {}), path)
+    if len(header) > MAX_TENSORS:
+        raise CheckpointError(f"{len(header)} tensors; at most {MAX_TENSORS} are allowed", path=path)
     entries = [_read_entry(name, value, path) for name, value in header.items()]
     _check_layout(entries, len(buffer) - data_start, path)
 

@@ -10,6 +10,10 @@ from typing import Any
 
 from poot.devices.base import Weight
 
+# Of one file. The largest known checkpoints have some ten thousand, with every expert on its own; a hostile table of
+# millions would only cost minutes.
+MAX_TENSORS = 131072
+
 
 class FileFormat(Enum):
     GGUF = "gguf"

@@ -205,6 +205,11 @@ def test_array_elements_are_bounded_over_all_arrays(monkeypatch: pytest.MonkeyPa
     parse_gguf(memoryview(write.gguf([array("a", U8, six), array("b", U8, six[:4])])), "f")
     with pytest.raises(CheckpointError, match="metadata arrays hold more than 10 elements at 'b'"):
         parse_gguf(memoryview(write.gguf([array("a", U8, six), array("b", U8, six)])), "f")
+    monkeypatch.setattr(gguf_metadata, "MAX_ARRAY_ELEMENTS", 36)
+    inner = u32(U8) + u64(4) + bytes(4)  # an array counts as 16 elements beside its own
+    parse_gguf(memoryview(write.gguf([array("a", ARRAY, [inner]), array("b", U8, [b"\x01"] * 16)])), "f")
+    with pytest.raises(CheckpointError, match="metadata arrays hold more than 36 elements at 'b'"):
+        parse_gguf(memoryview(write.gguf([array("a", ARRAY, [inner]), array("b", U8, [b"\x01"] * 17)])), "f")
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ EDITS = st.one_of(
 )
 
 # A second is far more than such a file needs, and far less than a hang.
-checked = settings(max_examples=600, deadline=1000, suppress_health_check=[HealthCheck.too_slow])
+checked = settings(max_examples=300, deadline=1000, suppress_health_check=[HealthCheck.too_slow])
 
 
 def test_the_unmutated_files_parse() -> None:
@@ -137,7 +137,7 @@ def test_mutated_safetensors_parses_or_is_refused(edits: list[Edit]) -> None:
 
 def test_every_eight_bytes_of_a_gguf_may_be_the_largest_number() -> None:
     for place in range(len(GGUF)):
-        for number in (0, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1):
+        for number in (0, 2**31, 2**64 - 1):
             check(gguf_tensors, overwrite(place, struct.pack("<Q", number))(GGUF)[: len(GGUF)])
 
 

@@ -116,6 +116,7 @@ MALFORMED = {
     ),
     "metadata a list": (safetensors({"__metadata__": []}), "__metadata__ in the header must map strings to strings"),
     "metadata of numbers": (safetensors({"__metadata__": {"a": 1}}), "__metadata__ in the header must map strings"),
+    "too many tensors": (safetensors(dict.fromkeys(map(str, range(131073)), 0)), "131073 tensors; at most 131072"),
     # A tensor's entry.
     "tensor a number": (safetensors({"t": 3}), "tensor 't' must have dtype, shape and data_offsets"),
     "no dtype": (safetensors({"t": {"shape": [4], "data_offsets": [0, 16]}}), "tensor 't' must have dtype, shape and"),
