@@ -66,14 +66,14 @@ def prepare_decoder(model: DecoderModel, device: Device, config: EngineConfig, b
         "head_dim": max(layer.head_dim for layer in spec.layers),
     }
 
-    def bucket(num_rows: int) -> Bucket:
-        return Bucket(num_rows=num_rows, num_tokens=max(TOKEN_BUDGET, num_rows))
+    def bucket(num_rows: int, max_seq: int) -> Bucket:
+        return Bucket(num_rows=num_rows, num_tokens=max(TOKEN_BUDGET, num_rows), max_positions=max_seq)
 
     def terms(num_rows: int, max_seq: int) -> dict[str, int]:
         return {
             "weights": device.weight_bytes(),
             "kv": device.kv_bytes(kv_layout(model.kv_layers, num_rows, max_seq)),
-            "step": device.step_bytes(bucket(num_rows), spec_sizes={**sizes, "max_positions": max_seq}),
+            "step": device.step_bytes(bucket(num_rows, max_seq), spec_sizes={**sizes, "max_positions": max_seq}),
         }
 
     plan = fit(
@@ -93,15 +93,16 @@ def prepare_decoder(model: DecoderModel, device: Device, config: EngineConfig, b
         plan.available_bytes,
     )
     device.allocate_kv(kv_layout(model.kv_layers, plan.num_rows, plan.max_seq))
-    program = device.record(model.forward, bucket(plan.num_rows))
-    step = rehearsal_step(num_rows=plan.num_rows, max_seq=plan.max_seq, token_budget=bucket(plan.num_rows).num_tokens)
+    settled = bucket(plan.num_rows, plan.max_seq)
+    program = device.record(model.forward, settled)
+    step = rehearsal_step(num_rows=plan.num_rows, max_seq=plan.max_seq, token_budget=settled.num_tokens)
     started = time.monotonic()
     program.launch(step).tokens()
     return Prepared(
         program=program,
         plan=plan,
         kv_bytes=plan.terms["kv"],
-        token_budget=bucket(plan.num_rows).num_tokens,
+        token_budget=settled.num_tokens,
         mixed_token_budget=max(MIXED_TOKEN_BUDGET, plan.num_rows),
         rehearsal_seconds=time.monotonic() - started,
     )
