@@ -166,9 +166,7 @@ def _rename_model(model: dict[str, Any], names: Mapping[str, str]) -> None:
     if isinstance(merges, list) and names:
         pairs = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges]
         model["merges"] = [
-            [left, right]
-            for left, right in pairs
-            if left not in names and right not in names and left + right not in names
+            pair for pair in pairs if pair[0] not in names and pair[1] not in names and pair[0] + pair[1] not in names
         ]
 
 
