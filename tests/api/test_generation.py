@@ -89,25 +89,6 @@ async def test_events_that_are_there_come_in_one_batch() -> None:
     assert [type(event) for _, event in batch] == [Opened, Delta, Delta, Finished]
 
 
-async def test_more_choices_than_rows_wait_behind_their_own_siblings_without_a_deadline() -> None:
-    engine = FakeEngine(say("x"), model=FakeModel(rows=1), is_stepped=True)
-    async with (
-        opening(engine, 3, wait=0.001) as events,
-        anyio.create_task_group() as group,
-    ):
-
-        async def drive() -> None:
-            await anyio.sleep(0.01)  # longer than a queue wait
-            while True:
-                engine.step()
-                await anyio.lowlevel.checkpoint()
-
-        group.start_soon(drive)
-        collected = await collect(events, 3)
-        group.cancel_scope.cancel()
-    assert all(len(got) == 3 for got in collected.values())
-
-
 @pytest.mark.parametrize("num_choices", [1, 3])
 async def test_leaving_the_block_early_gives_every_row_and_place_back(num_choices: int) -> None:
     engine = FakeEngine(say(*"long"), model=FakeModel(rows=2), is_stepped=True)
@@ -264,3 +245,21 @@ class TestQueueWait:
             group.start_soon(drive)
             collected = await collect(events, 1)
         assert collected[0][-1] == Finished(FinishReason.STOP, 1, 1, TIMINGS)
+
+    async def test_more_choices_than_rows_wait_behind_their_own_siblings_without_a_deadline(self) -> None:
+        engine = FakeEngine(say("x"), model=FakeModel(rows=1), is_stepped=True)
+        async with (
+            opening(engine, 3, wait=60) as events,
+            anyio.create_task_group() as group,
+        ):
+
+            async def drive() -> None:
+                await anyio.sleep(3600)
+                while True:
+                    engine.step()
+                    await anyio.lowlevel.checkpoint()
+
+            group.start_soon(drive)
+            collected = await collect(events, 3)
+            group.cancel_scope.cancel()
+        assert all(len(got) == 3 for got in collected.values())
