@@ -74,7 +74,7 @@ class CpuOps:
 
     def embed(self, table: Embedding, token_ids: torch.Tensor) -> torch.Tensor:
         packed = cast("PackedEmbedding", table)
-        num_tokens = len(token_ids)
+        num_tokens = token_ids.shape[0]
         out = self._workspace.take("embed", num_tokens, (packed.dim,))
         rows = self._workspace.take("embed packed", num_tokens, tuple(packed.data.shape[1:]), packed.data.dtype)
         if self._workspace.is_tracing:
@@ -85,7 +85,7 @@ class CpuOps:
 
     def linear(self, weight: Linear, x: torch.Tensor) -> torch.Tensor:
         packed = cast("PackedLinear", weight)
-        num_rows = len(x)
+        num_rows = x.shape[0]
         out = self._workspace.take("linear", num_rows, (packed.out_features,))
         if self._workspace.is_tracing:
             self._plan_linear(packed)
@@ -149,14 +149,14 @@ class CpuOps:
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
         features = tuple(x.shape[1:])
         if self._workspace.is_tracing:
-            self._workspace.take("norm a", len(x), features)
-            return self._workspace.take("norm b", len(x), features)
+            self._workspace.take("norm a", x.shape[0], features)
+            return self._workspace.take("norm b", x.shape[0], features)
         self._norm_turn = not self._norm_turn
-        out = self._workspace.take("norm a" if self._norm_turn else "norm b", len(x), features)
+        out = self._workspace.take("norm a" if self._norm_turn else "norm b", x.shape[0], features)
         if self._native is not None:
             if not x.is_contiguous():
                 x = out.copy_(x)
-            self._native.rms_norm(x, weight, eps, out, self._threads(len(x)))
+            self._native.rms_norm(x, weight, eps, out, self._threads(x.shape[0]))
             return out
         torch.mul(x, x, out=out)
         factor = out.mean(dim=-1, keepdim=True).add_(eps).rsqrt_()
@@ -185,22 +185,22 @@ class CpuOps:
 
     def gated_silu(self, gate_up: torch.Tensor) -> torch.Tensor:
         half = gate_up.shape[1] // 2
-        out = self._workspace.take("gated", len(gate_up), (half,))
+        out = self._workspace.take("gated", gate_up.shape[0], (half,))
         if self._workspace.is_tracing:
             return out
         if self._native is not None:
-            self._native.gated_silu(gate_up, out, self._threads(len(gate_up)))
+            self._native.gated_silu(gate_up, out, self._threads(gate_up.shape[0]))
             return out
         gate = gate_up[:, :half]
         return torch.sigmoid(gate, out=out).mul_(gate).mul_(gate_up[:, half:])
 
     def gated_gelu_tanh(self, gate_up: torch.Tensor) -> torch.Tensor:
         half = gate_up.shape[1] // 2
-        out = self._workspace.take("gated", len(gate_up), (half,))
+        out = self._workspace.take("gated", gate_up.shape[0], (half,))
         if self._workspace.is_tracing:
             return out
         if self._native is not None:
-            self._native.gated_gelu_tanh(gate_up, out, self._threads(len(gate_up)))
+            self._native.gated_gelu_tanh(gate_up, out, self._threads(gate_up.shape[0]))
             return out
         return torch.mul(F.gelu(gate_up[:, :half], approximate="tanh"), gate_up[:, half:], out=out)
 

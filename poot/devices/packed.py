@@ -52,7 +52,7 @@ def pack_linear(weights: Sequence[Weight], biases: Sequence[torch.Tensor | None]
     """`weights`, each `[out_features, in_features]`, as one linear map over the same input."""
     assert weights, "a linear map needs a weight"
     assert biases is None or len(biases) == len(weights), "one bias entry for each weight"
-    segments = []
+    segments: list[Segment] = []
     start = 0
     for index, weight in enumerate(weights):
         rows, in_features = weight.shape
@@ -61,9 +61,34 @@ def pack_linear(weights: Sequence[Weight], biases: Sequence[torch.Tensor | None]
         if bias is not None:
             bias = bias.to(torch.float32).contiguous()
             assert bias.shape == (rows,), (weight.name, bias.shape)
-        segments.append(Segment(weight.format, weight.data, start, start + rows, bias))
+        segment = Segment(weight.format, weight.data, start, start + rows, bias)
+        joined = _joined(segments[-1], segment) if segments else None
+        if joined is None:
+            segments.append(segment)
+        else:
+            segments[-1] = joined
         start += rows
     return PackedLinear(tuple(segments), weights[0].shape[1], start)
+
+
+def _joined(first: Segment, second: Segment) -> Segment | None:
+    """Both segments as one, where `second` begins at the byte of the file at which `first` ends; else None.
+
+    Gate and up projections often lie so. One segment is one kernel call, with one wait for its threads.
+    """
+    if first.format is not second.format or first.bias is not None or second.bias is not None:
+        return None
+    one, other = first.data, second.data
+    is_next = (
+        one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+        and one.is_contiguous()
+        and other.is_contiguous()
+        and one.storage_offset() + one.numel() == other.storage_offset()
+    )
+    if not is_next:
+        return None
+    data = one.as_strided((len(one) + len(other), one.shape[1]), one.stride())
+    return Segment(first.format, data, first.start, second.stop, None)
 
 
 def pack_embedding(weight: Weight) -> PackedEmbedding:

@@ -90,6 +90,21 @@ def test_fused_weights_keep_their_formats_and_biases(rows: int, use_native: bool
     assert_product(result, torch.cat([values for _, values in made]), x, whole)
 
 
+@pytest.mark.parametrize("second_format", [Format.Q4_0, Format.IQ4_NL], ids=lambda format: format.label)
+@pytest.mark.parametrize("gap", [0, 4])
+@pytest.mark.parametrize("rows", [2, 40])
+def test_weights_that_lie_side_by_side_in_a_file(rows: int, gap: int, second_format: Format) -> None:
+    (first, first_values), (second, second_values) = make_weight(Format.Q4_0, 20, 1), make_weight(second_format, 30, 2)
+    file = torch.cat([first.data, torch.zeros(gap, first.data.shape[1], dtype=torch.uint8), second.data])
+    weights = [
+        Weight("first", first.shape, first.format, file[:20]),
+        Weight("second", second.shape, second.format, file[20 + gap :]),
+    ]
+    x = torch.randn(rows, IN_FEATURES, generator=torch.Generator().manual_seed(2))
+    result = multiply(make_device(True), weights, None, x)
+    assert_product(result, torch.cat([first_values, second_values]), x, None)
+
+
 @pytest.mark.parametrize("format", [Format.Q8_0, Format.F16, Format.F32], ids=lambda format: format.label)
 def test_a_weight_larger_than_a_tile(format: Format) -> None:
     weight, values = make_weight(format, 5000, seed=3)  # 2.56 million weights, tiles of 2.1 million

@@ -54,9 +54,8 @@ def make_forward(device: CpuDevice, *, softcap: float | None = None) -> Forward:
         hidden = ops.embed(table, tensors.token_ids)
         for layer in range(NUM_LAYERS):
             projected = ops.linear(qkv[layer], ops.rms_norm(hidden, None, 1e-5))
-            query, key, value = projected.view(len(hidden), -1, HEAD_DIM).split(
-                [NUM_HEADS, NUM_KV_HEADS, NUM_KV_HEADS], 1
-            )
+            heads = projected.view(len(hidden), -1, HEAD_DIM)
+            query, key, value = heads.split_with_sizes([NUM_HEADS, NUM_KV_HEADS, NUM_KV_HEADS], 1)
             ops.kv_write(layer, ops.rope(key, rope, tensors.positions), value)
             query = ops.rope(query, rope, tensors.positions)
             attended = ops.attention(layer, query, scale=0.25, window=20 if layer else None, softcap=softcap)
