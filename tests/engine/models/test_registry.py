@@ -58,25 +58,36 @@ def test_gemma3s_older_config_means_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config_class", "architecture"),
+    ("config_class", "architecture", "given"),
     [
-        ("LlamaConfig", "LlamaForCausalLM"),
-        ("MistralConfig", "MistralForCausalLM"),
-        ("Qwen2Config", "Qwen2ForCausalLM"),
-        ("Qwen3Config", "Qwen3ForCausalLM"),
-        ("SmolLM3Config", "SmolLM3ForCausalLM"),
-        ("Gemma2Config", "Gemma2ForCausalLM"),
-        ("Gemma3TextConfig", "Gemma3ForCausalLM"),
-        ("Phi3Config", "Phi3ForCausalLM"),
-        ("GraniteConfig", "GraniteForCausalLM"),
-        ("Olmo2Config", "Olmo2ForCausalLM"),
+        ("LlamaConfig", "LlamaForCausalLM", {}),
+        ("MistralConfig", "MistralForCausalLM", {}),
+        ("MistralConfig", "MistralForCausalLM", {"sliding_window": None}),
+        ("Qwen2Config", "Qwen2ForCausalLM", {}),
+        ("Qwen2Config", "Qwen2ForCausalLM", {"use_sliding_window": True}),
+        ("Qwen2Config", "Qwen2ForCausalLM", {"use_sliding_window": True, "max_window_layers": 7}),
+        ("Qwen3Config", "Qwen3ForCausalLM", {}),
+        ("Qwen3Config", "Qwen3ForCausalLM", {"use_sliding_window": True, "sliding_window": 64}),
+        ("SmolLM3Config", "SmolLM3ForCausalLM", {}),
+        ("SmolLM3Config", "SmolLM3ForCausalLM", {"no_rope_layer_interval": 3}),
+        ("SmolLM3Config", "SmolLM3ForCausalLM", {"use_sliding_window": True, "sliding_window": 64}),
+        ("Gemma2Config", "Gemma2ForCausalLM", {}),
+        ("Gemma2Config", "Gemma2ForCausalLM", {"attn_logit_softcapping": None}),
+        ("Gemma3TextConfig", "Gemma3ForCausalLM", {}),
+        ("Gemma3TextConfig", "Gemma3ForCausalLM", {"sliding_window_pattern": 4}),
+        ("Phi3Config", "Phi3ForCausalLM", {}),
+        ("GraniteConfig", "GraniteForCausalLM", {}),
+        ("Olmo2Config", "Olmo2ForCausalLM", {}),
     ],
 )
-def test_a_field_left_out_means_what_transformers_says(config_class: str, architecture: str) -> None:
-    sizes = ("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings")
-    needed = {key: COMMON[key] for key in sizes} | {"num_hidden_layers": 30, "num_attention_heads": 32}
-    needed["hidden_size"] = 128
+def test_a_field_left_out_means_what_transformers_says(
+    config_class: str, architecture: str, given: dict[str, Any]
+) -> None:
+    sizes = ("vocab_size", "intermediate_size", "max_position_embeddings")
+    needed = {key: COMMON[key] for key in sizes}
+    needed |= {"hidden_size": 128, "num_hidden_layers": 30, "num_attention_heads": 32, **given}
     written = getattr(transformers, config_class)(**needed)
+    # Fields that transformers derives from others are spelled out here, layer_types among them.
     spelled_out = json.loads(json.dumps(written.to_dict()))
     specs = [
         read_spec(replace(hub_checkpoint(), architecture=architecture, config=config))

@@ -16,7 +16,7 @@ from poot.engine.checkpoint.fields import ConfigReader
 from poot.engine.checkpoint.mapped_file import display_path
 from poot.engine.checkpoint.types import Checkpoint
 from poot.engine.models import rope
-from poot.engine.models.families.hub_config import (
+from poot.engine.models.families.bounds import (
     MAX_HEAD_DIM,
     MAX_HEADS,
     MAX_LAYERS,

@@ -1,9 +1,7 @@
 """Reads config.json as Hugging Face's transformers means it, whatever family it describes.
 
-Both spellings of rope are read: `rope_parameters` (transformers 5, per layer type where layers differ) and the older
-`rope_theta` with `rope_scaling`. Fields that change what a model computes and that its family does not read are
-refused by name unless they hold the value that changes nothing. Defaults are those of transformers' own
-configuration classes (5.x), which leave a field out where it holds its default.
+Fields that change what a model computes and that its family does not read are refused by name unless they hold the
+value that changes nothing. Defaults are those of transformers' own configuration classes (5.x).
 """
 
 from __future__ import annotations
@@ -14,19 +12,18 @@ from typing import Any
 from poot.engine.checkpoint.fields import ConfigReader
 from poot.engine.checkpoint.mapped_file import display_path
 from poot.engine.checkpoint.types import Checkpoint
-from poot.engine.models import rope
+from poot.engine.models.families.bounds import (
+    MAX_HEAD_DIM,
+    MAX_HEADS,
+    MAX_LAYERS,
+    MAX_MULTIPLIER,
+    MAX_POSITIONS,
+    MAX_WIDTH,
+)
+from poot.engine.models.families.hub_rope import HubRope
 from poot.engine.models.families.noted import Noted
 from poot.engine.models.spec import Activation, DecoderSpec, LayerSpec, RopeSpec
 from poot.errors import CheckpointError, NotAvailableError
-
-# Bounds far above every model there is: they keep a hostile file from asking for giant lists before its tensors,
-# which must match, were looked at.
-MAX_LAYERS = 2048
-MAX_HEADS = 65536
-MAX_HEAD_DIM = 16384
-MAX_WIDTH = 2**24
-MAX_POSITIONS = 2**31 - 1
-MAX_MULTIPLIER = 1e9
 
 ACTIVATIONS = {
     "silu": Activation.SILU,
@@ -63,28 +60,6 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "attention_bias": (False,),
     "mlp_bias": (False,),
 }
-
-ROPE_FIELDS = {
-    "default": frozenset[str](),
-    "linear": frozenset({"factor"}),
-    "llama3": frozenset({"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}),
-    "longrope": frozenset(
-        {"factor", "original_max_position_embeddings", "short_factor", "long_factor", "attention_factor"}
-    ),
-    "yarn": frozenset(
-        {
-            "factor",
-            "original_max_position_embeddings",
-            "beta_fast",
-            "beta_slow",
-            "attention_factor",
-            "mscale",
-            "mscale_all_dim",
-            "truncate",
-        }
-    ),
-}
-COMMON_ROPE_FIELDS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
 
 
 class HubConfig:
@@ -185,109 +160,23 @@ class HubConfig:
     ) -> RopeSpec:
         """Rotary embedding of the layers of `layer_type`, or of all layers.
 
+        LongRoPE lowers `max_positions` to the original context, up to which it is exact.
+
         Args:
             theta_key: where configs older than `rope_parameters` keep this layer type's base.
             is_scaled: whether an old config's `rope_scaling` is meant for this layer type.
-            long_rope_names: rope types that mean LongRoPE. It lowers `max_positions` to the original context, up to
-                which it is exact.
+            long_rope_names: rope types that mean LongRoPE.
         """
-        parameters = self.reader.optional_section("rope_parameters")
-        if parameters is not None and layer_type is not None:
-            parameters = parameters.require_section(layer_type)
-        old = self.reader.optional_section("rope_scaling")
-        if parameters is None:
-            parameters = old if old is not None and is_scaled else ConfigReader({}, where=self.where)
-        theta = self.reader.optional_float(theta_key, default_theta)
-        theta = parameters.optional_float("rope_theta", theta)
-        if not 1.0 < theta <= 1e15:
-            raise CheckpointError(f"rope_theta is {theta:g}; it must be above 1 and at most 1e15", path=self.where)
-        share = self.reader.optional_float("partial_rotary_factor", 1.0, minimum=0.0, maximum=1.0)
-        share = parameters.optional_float("partial_rotary_factor", share, minimum=0.0, maximum=1.0)
-        rotary_dim = int(self.head_dim * share)
-        if rotary_dim < 2 or rotary_dim % 2:
-            raise CheckpointError(
-                f"rope turns {rotary_dim} dimensions of {self.head_dim}; it must be an even number from 2",
-                path=self.where,
-            )
-        kind = parameters.optional_str("rope_type", parameters.optional_str("type", "default"))
-        if kind in long_rope_names:
-            kind = "longrope"
-        if kind not in ROPE_FIELDS:
-            raise CheckpointError(
-                f"rope type {kind!r} is not supported; poot has {', '.join(ROPE_FIELDS)}", path=parameters.where
-            )
-        self._refuse_other_fields(parameters, kind)
-        return self._scaled(parameters, kind, theta, rotary_dim)
-
-    def _refuse_other_fields(self, parameters: ConfigReader, kind: str) -> None:
-        known = COMMON_ROPE_FIELDS | ROPE_FIELDS[kind]
-        if kind == "default":  # transformers reads none of these without scaling; some exporters leave them behind
-            known |= {"original_max_position_embeddings", "factor"}
-        for key in parameters.mapping:
-            if key not in known and parameters.has(key):
-                raise CheckpointError(f"{key} is not a field of rope type {kind}", path=parameters.where)
-
-    def _scaled(self, parameters: ConfigReader, kind: str, theta: float, rotary_dim: int) -> RopeSpec:
-        frequencies = rope.base_frequencies(theta, rotary_dim)
-        if kind == "default":
-            return RopeSpec(inverse_frequencies=frequencies, rotary_dim=rotary_dim)
-        if kind == "longrope":
-            return self._long_rope(parameters, frequencies)
-        factor = parameters.require_float("factor", minimum=1e-6, maximum=1e6)
-        if kind == "linear":
-            return RopeSpec(inverse_frequencies=rope.linear(frequencies, factor), rotary_dim=rotary_dim)
-        original = parameters.optional_int(
-            "original_max_position_embeddings", self.max_positions, minimum=1, maximum=MAX_POSITIONS
-        )
-        if kind == "llama3":
-            low = parameters.require_float("low_freq_factor", minimum=1e-6, maximum=1e6)
-            high = parameters.require_float("high_freq_factor", minimum=1e-6, maximum=1e6)
-            if high <= low:
-                raise parameters.refuse("high_freq_factor", f"above low_freq_factor, {low:g}")
-            scaled = rope.llama3(
-                frequencies,
-                factor=factor,
-                low_freq_factor=low,
-                high_freq_factor=high,
-                original_max_positions=original,
-            )
-            return RopeSpec(inverse_frequencies=scaled, rotary_dim=rotary_dim)
-        scaled = rope.yarn(
-            theta,
-            rotary_dim,
-            factor=factor,
-            original_max_positions=original,
-            beta_fast=parameters.optional_float("beta_fast", rope.YARN_BETA_FAST, minimum=1e-3, maximum=1e6),
-            beta_slow=parameters.optional_float("beta_slow", rope.YARN_BETA_SLOW, minimum=1e-3, maximum=1e6),
-            truncate=parameters.optional_bool("truncate", True),
-        )
-        attention_factor = parameters.optional_float("attention_factor", None, minimum=1e-6, maximum=1e6)
-        if attention_factor is None:
-            mscale = parameters.optional_float("mscale", 0.0, minimum=0.0, maximum=1e6)
-            mscale_all_dim = parameters.optional_float("mscale_all_dim", 0.0, minimum=0.0, maximum=1e6)
-            attention_factor = rope.yarn_attention_factor(factor)
-            if mscale and mscale_all_dim:
-                attention_factor = rope.yarn_attention_factor(factor, mscale) / rope.yarn_attention_factor(
-                    factor, mscale_all_dim
-                )
-        return RopeSpec(inverse_frequencies=scaled, rotary_dim=rotary_dim, attention_factor=attention_factor)
-
-    def _long_rope(self, parameters: ConfigReader, frequencies: Sequence[float]) -> RopeSpec:
-        original = self.reader.optional_int("original_max_position_embeddings", None, minimum=2, maximum=MAX_POSITIONS)
-        if original is None:
-            key = "original_max_position_embeddings"
-            original = parameters.optional_int(key, self.max_positions, minimum=2, maximum=MAX_POSITIONS)
-        short = parameters.float_list("short_factor", length=len(frequencies), minimum=1e-6, maximum=1e6)
-        factor = parameters.optional_float("factor", self.max_positions / original, minimum=1e-6, maximum=1e6)
-        attention_factor = parameters.optional_float(
-            "attention_factor", rope.long_rope_attention_factor(factor, original), minimum=1e-6, maximum=1e6
-        )
-        self.max_positions = min(self.max_positions, original)
-        return RopeSpec(
-            inverse_frequencies=rope.divided(frequencies, short),
-            rotary_dim=2 * len(frequencies),
-            attention_factor=attention_factor,
-        )
+        spec, self.max_positions = HubRope(
+            self.reader,
+            layer_type=layer_type,
+            theta_key=theta_key,
+            default_theta=default_theta,
+            is_scaled=is_scaled,
+            head_dim=self.head_dim,
+            max_positions=self.max_positions,
+        ).read(long_rope_names)
+        return spec
 
     def layers(
         self, ropes: Sequence[RopeSpec | None], windows: Sequence[int | None] | None = None

@@ -37,10 +37,12 @@ def qwen3_from_hub(checkpoint: Checkpoint) -> DecoderSpec:
 def _windows(config: HubConfig) -> tuple[int | None, ...]:
     """Layers from `max_window_layers` on slide, if `use_sliding_window` is set."""
     reader = config.reader
-    size = reader.optional_int("sliding_window", 4096, minimum=1)
     first_sliding = reader.optional_int("max_window_layers", 28)
-    is_sliding = reader.optional_bool("use_sliding_window", False) and size is not None
-    windows = config.windows([is_sliding and index >= first_sliding for index in range(config.num_layers)])
+    has_window = "sliding_window" not in reader.mapping or reader.has("sliding_window")
+    is_sliding = reader.optional_bool("use_sliding_window", False) and has_window
+    windows = config.windows(
+        [is_sliding and index >= first_sliding for index in range(config.num_layers)], default_size=4096
+    )
     if any(windows) and not is_sliding:
         raise reader.refuse("use_sliding_window", "true where layer_types has sliding_attention")
     return windows
