@@ -21,6 +21,9 @@ from poot.net.exchange import ClientGone, Exchange
 UNKNOWN_ROUTE = "unknown"
 """The `route` label of every path poot does not have, so that a scan of paths does not fill the registry."""
 
+MAX_LOGGED_CHARS = 200
+"""How much of a refusal's message goes to the access log; some quote the client."""
+
 NO_ANSWER = "none"
 """The `status` label of a request whose client went away, or that was cancelled, before its answer began."""
 
@@ -108,6 +111,7 @@ class Api:
             status = str(await self._answer(exchange))
         except RequestError as error:
             status = str(error.status)
+            exchange.annotate(error=error.message[:MAX_LOGGED_CHARS])
             raise
         except ClientGone:
             raise

@@ -59,6 +59,7 @@ async def test_errors_are_openais_object() -> None:
             "code": None,
         }
     }
+    assert exchange.annotations == {"error": "temperature: expected `float` <= 2.0"}
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/rerank", "/v1/lora_adapters"])
