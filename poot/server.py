@@ -187,13 +187,14 @@ async def _watch_signals(
                     signal.Signals(number).name,
                     config.net.drain_timeout_seconds,
                 )
-                engine.drain()
+                # Not engine.drain(): a request whose head had arrived may still open its sequence.
                 server.drain()
                 task_group.start_soon(_enforce_drain_deadline, config.net.drain_timeout_seconds, engine)
 
 
 async def _enforce_drain_deadline(seconds: float, engine: Engine) -> None:
     await anyio.sleep(seconds)
+    engine.drain()
     engine.abort("the server shut down before this request was finished")
 
 
