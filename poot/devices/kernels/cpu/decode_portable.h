@@ -160,16 +160,20 @@ PORTABLE void decode_q3_k(const uint8_t *restrict source, int64_t num_blocks, fl
     }
 }
 
-/* The scales and minimums of a Q4_K or Q5_K block, times d and dmin: eight each. */
+/* The eight 6-bit scales and then the eight minimums of a Q4_K or Q5_K block, one a byte. */
+INLINE void unpack_k_scales(const uint8_t *source, uint32_t *words) {
+    uint32_t first = read_u32(source + 4), second = read_u32(source + 8), low = read_u32(source + 12);
+    words[0] = first & 0x3f3f3f3f;
+    words[1] = (low & 0x0f0f0f0f) | (first >> 2 & 0x30303030);
+    words[2] = second & 0x3f3f3f3f;
+    words[3] = (low >> 4 & 0x0f0f0f0f) | (second >> 2 & 0x30303030);
+}
+
+/* The same times d and dmin. */
 INLINE void read_k_scales(const uint8_t *source, float *scales, float *minimums) {
     float d = read_half(source), dmin = read_half(source + 2);
-    uint32_t first = read_u32(source + 4), second = read_u32(source + 8), low = read_u32(source + 12);
-    uint32_t words[4] = {
-        first & 0x3f3f3f3f,
-        (low & 0x0f0f0f0f) | (first >> 2 & 0x30303030),
-        second & 0x3f3f3f3f,
-        (low >> 4 & 0x0f0f0f0f) | (second >> 2 & 0x30303030),
-    };
+    uint32_t words[4];
+    unpack_k_scales(source, words);
     uint8_t codes[16];
     memcpy(codes, words, 16);
     for (int i = 0; i < 8; i++) scales[i] = d * (float)codes[i];

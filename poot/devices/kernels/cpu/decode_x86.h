@@ -57,6 +57,10 @@ INLINE __m256i bit_as(__m256i bytes, int bit, char value) {
     return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(bytes, mask), mask), _mm256_set1_epi8(value));
 }
 
+/* Leaves `array` in memory, from where a number is broadcast for free; compilers like to keep it in a register, from
+   where each costs a shuffle. */
+#define KEEP_IN_MEMORY(array) __asm__ volatile("" ::"r"(array) : "memory")
+
 /* Reads `per_block` f16 numbers, 1 or 2, from the start of each of `count` blocks, at most RUN. */
 INLINE void read_halves(const uint8_t *source, int64_t stride, int count, int per_block, float *out) {
     _Alignas(64) uint16_t halves[2 * RUN];
@@ -133,6 +137,7 @@ static void x86_iq4_xs(const uint8_t *restrict source, int64_t num_blocks, float
     for (int64_t b = 0; b < num_blocks; b++, source += 136) {
         float scales[8];
         read_iq4_xs_scales(source, scales);
+        KEEP_IN_MEMORY(scales);
         for (int sub = 0; sub < 8; sub++, out += 32) put_nibbles(out, source + 8 + sub * 16, table, scales[sub]);
     }
 }
@@ -164,14 +169,25 @@ static void x86_q4_1(const uint8_t *restrict source, int64_t num_blocks, float *
     }
 }
 
+/* The eight scales of a Q4_K or Q5_K block times d, and its eight minimums times -dmin; each array has room for 16. */
+INLINE void read_k_offsets(const uint8_t *source, float *scales, float *offsets) {
+    uint32_t words[4];
+    unpack_k_scales(source, words);
+    __m128i codes = _mm_setr_epi32((int)words[0], (int)words[1], (int)words[2], (int)words[3]);
+    put(scales, codes, read_half(source));
+    put(offsets, _mm_srli_si128(codes, 8), -read_half(source + 2));
+    KEEP_IN_MEMORY(scales);
+    KEEP_IN_MEMORY(offsets);
+}
+
 static void x86_q4_k(const uint8_t *restrict source, int64_t num_blocks, float *restrict out) {
     for (int64_t b = 0; b < num_blocks; b++, source += 144) {
-        float s[8], m[8];
-        read_k_scales(source, s, m);
+        float s[16], m[16];
+        read_k_offsets(source, s, m);
         for (int sub = 0; sub < 8; sub += 2, out += 64)
             for (int half = 0; half < 32; half += 16)
-                put_nibbles_offset(out + half, out + 32 + half, source + 16 + sub * 16 + half, s[sub], -m[sub],
-                                   s[sub + 1], -m[sub + 1]);
+                put_nibbles_offset(out + half, out + 32 + half, source + 16 + sub * 16 + half, s[sub], m[sub],
+                                   s[sub + 1], m[sub + 1]);
     }
 }
 
@@ -231,14 +247,16 @@ static void x86_q8_0(const uint8_t *restrict source, int64_t num_blocks, float *
 
 static void x86_q2_k(const uint8_t *restrict source, int64_t num_blocks, float *restrict out) {
     for (int64_t b = 0; b < num_blocks; b++, source += 84) {
-        float d = read_half(source + 80), dmin = read_half(source + 82);
         float s[16], m[16];
-        for (int sub = 0; sub < 16; sub++) s[sub] = d * (float)(source[sub] & 15);
-        for (int sub = 0; sub < 16; sub++) m[sub] = dmin * (float)(source[sub] >> 4);
+        __m128i packed = load16(source);
+        put(s, _mm_and_si128(packed, _mm_set1_epi8(15)), read_half(source + 80));
+        put(m, _mm_and_si128(_mm_srli_epi16(packed, 4), _mm_set1_epi8(15)), -read_half(source + 82));
+        KEEP_IN_MEMORY(s);
+        KEEP_IN_MEMORY(m);
         for (int sub = 0; sub < 16; sub += 2, out += 32) {
             __m256i codes = bits32(load32(source + 16 + sub / 8 * 32), sub % 8, 3);
-            put_offset(out, _mm256_castsi256_si128(codes), s[sub], -m[sub]);
-            put_offset(out + 16, _mm256_extracti128_si256(codes, 1), s[sub + 1], -m[sub + 1]);
+            put_offset(out, _mm256_castsi256_si128(codes), s[sub], m[sub]);
+            put_offset(out + 16, _mm256_extracti128_si256(codes, 1), s[sub + 1], m[sub + 1]);
         }
     }
 }
@@ -246,7 +264,13 @@ static void x86_q2_k(const uint8_t *restrict source, int64_t num_blocks, float *
 static void x86_q3_k(const uint8_t *restrict source, int64_t num_blocks, float *restrict out) {
     for (int64_t b = 0; b < num_blocks; b++, source += 110) {
         float scales[16];
-        read_q3_k_scales(source, scales);
+        uint32_t low = read_u32(source + 96), next = read_u32(source + 100), top = read_u32(source + 104);
+        __m128i packed = _mm_setr_epi32((int)((low & 0x0f0f0f0f) | (top << 4 & 0x30303030)),
+                                        (int)((next & 0x0f0f0f0f) | (top << 2 & 0x30303030)),
+                                        (int)((low >> 4 & 0x0f0f0f0f) | (top & 0x30303030)),
+                                        (int)((next >> 4 & 0x0f0f0f0f) | (top >> 2 & 0x30303030)));
+        put(scales, _mm_sub_epi8(packed, _mm_set1_epi8(32)), read_half(source + 108));
+        KEEP_IN_MEMORY(scales);
         __m256i high = load32(source);
         for (int sub = 0; sub < 16; sub += 2, out += 32) {
             __m256i codes = bits32(load32(source + 32 + sub / 8 * 32), sub % 8, 3);
@@ -258,20 +282,21 @@ static void x86_q3_k(const uint8_t *restrict source, int64_t num_blocks, float *
 
 static void x86_q5_k(const uint8_t *restrict source, int64_t num_blocks, float *restrict out) {
     for (int64_t b = 0; b < num_blocks; b++, source += 176) {
-        float s[8], m[8];
-        read_k_scales(source, s, m);
+        float s[16], m[16];
+        read_k_offsets(source, s, m);
         __m256i high = load32(source + 16);
         for (int sub = 0; sub < 8; sub++, out += 32) {
             __m256i codes = bits32(load32(source + 48 + sub / 2 * 32), sub % 2 * 4, 15);
-            put32_offset(out, _mm256_or_si256(codes, bit_as(high, sub, 16)), s[sub], -m[sub]);
+            put32_offset(out, _mm256_or_si256(codes, bit_as(high, sub, 16)), s[sub], m[sub]);
         }
     }
 }
 
 static void x86_q6_k(const uint8_t *restrict source, int64_t num_blocks, float *restrict out) {
     for (int64_t b = 0; b < num_blocks; b++, source += 210) {
-        float d = read_half(source + 208), s[16];
-        for (int sub = 0; sub < 16; sub++) s[sub] = d * (float)(int8_t)source[192 + sub];
+        float s[16];
+        put(s, load16(source + 192), read_half(source + 208));
+        KEEP_IN_MEMORY(s);
         for (int half = 0; half < 2; half++) {
             __m256i high = load32(source + 128 + half * 32);
             for (int part = 0; part < 4; part++, out += 32) {
