@@ -143,6 +143,8 @@ class Connection:
                 await self._answer_error(exchange, Draining("the server shut down before it answered", close=True))
         finally:
             self._exchange_scope = None
+            if head is None and exchange.status is not None:
+                self._service.count_refusal(exchange.status)
             log_access(
                 head,
                 status=exchange.status,

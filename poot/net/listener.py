@@ -71,6 +71,7 @@ class Server:
             application=application,
             request_timeout_seconds=config.request_timeout_seconds,
             write_timeout_seconds=config.write_timeout_seconds,
+            metrics=metrics,
         )
         self._connections: set[Connection] = set()
         self._refused: deque[socket.socket] = deque()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from poot.metrics import Metrics
 from poot.net.answers import DateField
 from poot.net.exchange import Application
+
+UNKNOWN_ROUTE = "unknown"
+"""The `route` label of a request whose head could not be read; the application uses it for paths it does not have."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -15,11 +19,18 @@ class Service:
     Attributes:
         request_timeout_seconds: head and body have to be there this long after accept, or after the last answer.
         write_timeout_seconds: how long one write may take, however slowly the client reads.
+        metrics: where requests are counted that no application sees, if anywhere.
         is_draining: set once, by the server; an answer that begins later ends its connection.
     """
 
     application: Application
     request_timeout_seconds: float
     write_timeout_seconds: float
+    metrics: Metrics | None = None
     is_draining: bool = False
     date: DateField = field(default_factory=DateField)
+
+    def count_refusal(self, status: int) -> None:
+        """Counts a request that was answered without the application."""
+        if self.metrics is not None:
+            self.metrics.requests.labels(UNKNOWN_ROUTE, str(status)).inc()

@@ -115,6 +115,13 @@ async def test_accepted_sockets_send_small_frames_at_once() -> None:
         assert connection._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
+async def test_requests_that_no_application_sees_are_counted() -> None:
+    async with serving() as running:
+        assert (await running.connect().request(b"nonsense\r\n\r\n")).status == 400
+        assert (await running.connect().request(GET[:-1])).status == 408
+        assert running.metrics.as_json()["requests"] == {"unknown": {"400": 1, "408": 1}}
+
+
 # The cap
 
 
