@@ -167,7 +167,7 @@ class _Loader:
         if unknown:
             more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
             raise self._error(
-                f"tensor {unknown[0]}{more}: not part of a {self._spec.family} model as its config describes it"
+                f"tensor {unknown[0][:100]}{more}: not part of a {self._spec.family} model as its config describes it"
             )
 
     def _error(self, message: str) -> CheckpointError:

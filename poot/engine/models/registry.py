@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from poot.engine.checkpoint.fields import quote
 from poot.engine.checkpoint.mapped_file import display_path
 from poot.engine.checkpoint.types import Checkpoint, FileFormat
 from poot.engine.models.families import gemma, granite, llama, olmo2, phi3, qwen, smollm3
@@ -68,7 +69,7 @@ def read_spec(checkpoint: Checkpoint) -> DecoderSpec:
 
 def _kind(architecture: str) -> str:
     """What is known of an architecture that is not served."""
-    shown = repr(architecture[:80])
+    shown = quote(architecture)
     if architecture.endswith("ForConditionalGeneration") or architecture in ("clip", "mmproj"):
         return f"architecture {shown} is a vision-language or encoder-decoder model, which is not served yet"
     is_encoder = architecture.endswith(("Model", "ForSequenceClassification", "ForMaskedLM"))

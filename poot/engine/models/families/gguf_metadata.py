@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from poot.engine.checkpoint.fields import ConfigReader
+from poot.engine.checkpoint.fields import ConfigReader, quote
 from poot.engine.checkpoint.mapped_file import display_path
 from poot.engine.checkpoint.types import Checkpoint
 from poot.engine.models import rope
@@ -295,6 +295,6 @@ class GgufMetadata:
         for key, value in self._noted.values_by_key.items():
             if key not in self._noted.asked and key not in HARMLESS_KEYS:
                 raise CheckpointError(
-                    f"metadata key {key} = {value!r:.60} is not one poot understands for a {self.family} model",
+                    f"metadata key {quote(key)} = {quote(value)} is not one poot understands for a {self.family} model",
                     path=self.where,
                 )

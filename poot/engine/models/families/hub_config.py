@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from poot.engine.checkpoint.fields import ConfigReader
+from poot.engine.checkpoint.fields import ConfigReader, quote
 from poot.engine.checkpoint.mapped_file import display_path
 from poot.engine.checkpoint.types import Checkpoint
 from poot.engine.models.families.bounds import (
@@ -136,7 +136,8 @@ class HubConfig:
             for kind in kinds:
                 if kind not in ("full_attention", "sliding_attention"):
                     raise CheckpointError(
-                        f"layer_types has {kind!r}; full_attention and sliding_attention are supported", path=self.where
+                        f"layer_types has {quote(kind)}; full_attention and sliding_attention are supported",
+                        path=self.where,
                     )
             slides = tuple(kind == "sliding_attention" for kind in kinds)
         if not any(slides):
@@ -227,11 +228,11 @@ class HubConfig:
     def _refuse_unread(self) -> None:
         values = self._noted.values_by_key
         if isinstance(quantization := values.get("quantization_config"), Mapping):
-            raise NotAvailableError(f"quantization method {quantization.get('quant_method')!r} in safetensors")
+            raise NotAvailableError(f"quantization method {quote(quantization.get('quant_method'))} in safetensors")
         for key, neutral in NEUTRAL_VALUES.items():
             value = values.get(key)
             if value is not None and key not in self._noted.asked and value not in neutral:
                 raise CheckpointError(
-                    f"{key} = {value!r} changes what a {self.family} model computes, and poot does not know how",
+                    f"{key} = {quote(value)} changes what a {self.family} model computes, and poot does not know how",
                     path=self.where,
                 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from poot.engine.checkpoint.fields import ConfigReader
+from poot.engine.checkpoint.fields import ConfigReader, quote
 from poot.engine.models import rope
 from poot.engine.models.families.bounds import MAX_POSITIONS
 from poot.engine.models.spec import RopeSpec
@@ -88,7 +88,7 @@ class HubRope:
             kind = "longrope"
         if kind not in FIELDS:
             raise CheckpointError(
-                f"rope type {kind!r:.60} is not supported; poot has {', '.join(FIELDS)}", path=parameters.where
+                f"rope type {quote(kind)} is not supported; poot has {', '.join(FIELDS)}", path=parameters.where
             )
         for key in parameters.mapping:
             if key not in COMMON_FIELDS | FIELDS[kind] and parameters.has(key):
