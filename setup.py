@@ -20,7 +20,9 @@ KERNELS = Path("poot/devices/kernels")
 SOURCES = KERNELS / "cpu"
 
 # -ffp-contract=off: dequantization is promised bit for bit; the kernels ask for fused arithmetic where they want it.
-FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"]
+FLAGS = [
+    "-std=gnu11", "-O3", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden",
+]  # fmt: skip
 X86_VARIANTS = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": [
