@@ -91,7 +91,7 @@ class Connection:
             is_complete = await self._serve(request, transport, deadline)
             if transport.is_gone or not is_complete:
                 return
-            if not self._http.is_reusable:
+            if not self._http.is_reusable or self._service.is_draining:
                 # Only bytes that were sent and not read can turn our close into a reset.
                 if self._http.body_left != 0 or self._http.num_buffered_bytes or isinstance(request, RequestRefused):
                     await transport.linger()

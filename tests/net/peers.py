@@ -224,3 +224,11 @@ async def until(condition: Callable[[], bool]) -> None:
     """Lets other tasks run until the condition holds. Each turn is real progress of the loop, no time passes."""
     while not condition():
         await anyio.lowlevel.checkpoint()
+
+
+async def settle() -> None:
+    """Lets everything happen that can: a virtual clock moves only when no task can run and no socket is ready.
+
+    `anyio.wait_all_tasks_blocked` would not do: on asyncio it takes a task whose socket is ready for a blocked one.
+    """
+    await anyio.sleep(0.001)

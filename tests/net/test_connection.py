@@ -17,7 +17,7 @@ from poot.errors import BadRequest, MethodNotAllowed, RequestTimeout
 from poot.net.exchange import ClientGone, Exchange, Response
 from poot.net.transport import LINGER_BYTES, LINGER_SECONDS, READ_AHEAD_BYTES, WRITE_BUFFER_BYTES
 from tests.net.conftest import every_loop
-from tests.net.peers import TEXT, connected, hello
+from tests.net.peers import TEXT, connected, hello, settle
 
 pytestmark = pytest.mark.anyio
 
@@ -63,7 +63,7 @@ async def test_a_request_fed_byte_by_byte_is_answered() -> None:
     async with connected() as (client, _, _):
         for byte in post(b"hello"):
             await client.send(bytes([byte]))
-            await anyio.wait_all_tasks_blocked()
+            await settle()
         assert (await client.answer()).body == b"/phello"
 
 
@@ -85,7 +85,7 @@ async def test_a_pipelined_request_waits_for_the_answer_before_it() -> None:
 
     async with connected(application) as (client, _, _):
         await client.send(GET + GET.replace(b"/a", b"/b"))
-        await anyio.wait_all_tasks_blocked()
+        await settle()
         assert started == ["/a"]
         release.set()
         assert [(await client.answer()).body for _ in range(2)] == [b"/a", b"/b"]
@@ -198,7 +198,7 @@ async def test_a_frame_is_on_the_wire_when_it_is_written() -> None:
 
     async with connected(application) as (client, _, _):
         await client.send(GET)
-        await anyio.wait_all_tasks_blocked()
+        await settle()
         assert (await client.receive()).endswith(b"\r\n\r\n3\r\none\r\n")
         release.set()
         assert await client.receive() == b"0\r\n\r\n"
@@ -214,7 +214,7 @@ async def test_continue_is_sent_when_the_body_is_about_to_be_read() -> None:
     async with connected(application) as (client, _, _):
         head, body = post(b"hello", b"Expect: 100-continue").split(b"hello")[0], b"hello"
         await client.send(head)
-        await anyio.wait_all_tasks_blocked()
+        await settle()
         with pytest.raises(BlockingIOError):
             client.connected.recv(1)
         reads.set()
@@ -525,7 +525,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_ends_the_exchange(
 
     async with connected(application) as (client, _, _):
         await client.send(post(b"hello")[:-1])
-        await anyio.wait_all_tasks_blocked()
+        await settle()
         client.close()
         await client.has_ended.wait()
         assert outcome in (["gone"], ["cancelled"])
@@ -605,7 +605,7 @@ async def test_a_writer_waits_once_the_buffer_is_full() -> None:
 
     async with connected(application, send_buffer_bytes=4096) as (client, _, _):
         await client.send(GET)
-        await anyio.wait_all_tasks_blocked()
+        await settle()
         assert num_written < 2 * WRITE_BUFFER_BYTES + 65536
 
 
@@ -621,7 +621,7 @@ async def test_frames_written_while_the_client_is_behind_are_joined(monkeypatch:
 
     async with connected(application, send_buffer_bytes=4096) as (client, connection, _):
         await client.send(GET)
-        await anyio.wait_all_tasks_blocked()
+        await settle()
         sizes: list[int] = []
         transport = connection._transport
         assert transport is not None
@@ -655,7 +655,7 @@ async def test_nothing_is_begun_for_a_client_that_has_left() -> None:
 async def test_the_drain_looks_for_a_request_that_the_kernel_holds() -> None:
     async with connected() as (client, connection, service):
         await client.request(GET)
-        await anyio.wait_all_tasks_blocked()
+        await settle()
         client.connected.send(GET)
         service.is_draining = True
         connection.drain()
@@ -672,7 +672,7 @@ async def test_a_stream_that_begins_during_the_drain_ends_its_connection() -> No
 
     async with connected(application) as (client, connection, service):
         await client.send(GET)
-        await anyio.wait_all_tasks_blocked()
+        await settle()
         service.is_draining = True
         connection.drain()
         answer = await client.answer()
@@ -713,7 +713,7 @@ async def test_refused_and_abandoned_requests_are_in_the_access_log(caplog: pyte
         await client.request(b"nonsense\r\n\r\n")
     async with connected(waits) as (client, _, _):
         await client.send(GET)
-        await anyio.wait_all_tasks_blocked()
+        await settle()
         client.close()
         await client.has_ended.wait()
     refused, abandoned = (record.__dict__["fields"] for record in caplog.records)

@@ -21,7 +21,7 @@ from poot.net.connection import NEW_CONNECTION_GRACE_SECONDS
 from poot.net.exchange import Endpoints, Exchange, Response
 from poot.net.listener import LAST_WORD_SECONDS, MAX_REFUSED_SOCKETS, Server, ServerStatistics
 from tests.net.conftest import every_loop
-from tests.net.peers import LOOPBACK, TEXT, Client, connect, hello, serving, until
+from tests.net.peers import LOOPBACK, TEXT, Client, connect, hello, serving, settle, until
 
 pytestmark = pytest.mark.anyio
 
@@ -305,7 +305,7 @@ async def test_an_answer_under_way_is_finished_and_its_connection_closed() -> No
         await client.send(HELD + GET)
         await until(lambda: application.running == ["/held"])
         running.server.drain()
-        await anyio.wait_all_tasks_blocked()
+        await settle()
         assert not running.has_ended.is_set()
         application.release.set()
         answer = await client.answer()
@@ -329,11 +329,15 @@ async def test_a_stream_under_way_is_finished_and_its_connection_closed() -> Non
         await client.send(GET)
         await until(lambda: running.server.statistics().num_open == 1)
         await anyio.wait_readable(client.connected)
+        started = anyio.current_time()
         running.server.drain()
         release.set()
         answer = await client.answer()
         assert (answer.body, answer.is_complete) == (b"one,two", True)
+        assert b"connection" not in answer.headers, "its head was sent before the drain"
         await assert_closed(client)
+        await running.has_ended.wait()
+        assert anyio.current_time() == started
 
 
 async def test_a_request_whose_head_has_arrived_may_finish_its_body() -> None:
@@ -342,7 +346,7 @@ async def test_a_request_whose_head_has_arrived_may_finish_its_body() -> None:
         await client.send(POST[:-1])
         await until(lambda: any(not each._is_between_requests for each in running.server._connections))
         running.server.drain()
-        await anyio.wait_all_tasks_blocked()
+        await settle()
         answer = await client.request(POST[-1:])
         assert (answer.status, answer.body, answer.headers[b"connection"]) == (200, b"/pbody", b"close")
         await running.has_ended.wait()
@@ -350,14 +354,14 @@ async def test_a_request_whose_head_has_arrived_may_finish_its_body() -> None:
 
 async def test_connections_the_kernel_has_queued_are_served() -> None:
     async with serving() as running:
-        await anyio.wait_all_tasks_blocked()
+        await settle()
         clients = [running.connect() for _ in range(100)]
         for client in clients[:50]:
             client.connected.send(GET)
         # Not one task has run since they connected.
         running.server.drain()
         assert running.server.statistics().num_accepted == 0
-        await anyio.wait_all_tasks_blocked()
+        await settle()
         for client in clients[50:]:
             client.connected.send(GET)
         answers = [await client.answer() for client in clients]
@@ -369,7 +373,7 @@ async def test_a_request_the_kernel_holds_on_an_open_connection_is_served() -> N
     async with serving() as running:
         client = running.connect()
         await client.request(GET)
-        await anyio.wait_all_tasks_blocked()
+        await settle()
         client.connected.send(GET)
         running.server.drain()
         answer = await client.answer()
