@@ -78,7 +78,7 @@ setup(
         Extension(
             "poot.devices.kernels._native",
             sources=[str(SOURCES / "dispatch.c"), str(SOURCES / "kernels.c")],
-            depends=[str(path) for path in sorted(SOURCES.glob("*.h"))],
+            depends=["setup.py", *(str(path) for path in sorted(SOURCES.glob("*.h")))],
             optional=True,
         )
     ],
