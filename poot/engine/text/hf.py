@@ -100,7 +100,7 @@ def _add_named_tokens(content: dict[str, Any], config: Mapping[str, Any], where:
         raise CheckpointError("added_tokens must be a list of objects", path=where)
     named = {*_read_variables(config).values(), *_further_special_tokens(config)}
     for entry in entries:
-        if entry.get("content") in named:
+        if isinstance(entry.get("content"), str) and entry["content"] in named:
             entry["special"] = True
             named.discard(entry["content"])
     vocab = content["model"].get("vocab")

@@ -98,6 +98,33 @@ def test_merges_are_ordered_by_score_and_skip_added_tokens() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a   b", ["a", "▁▁▁", "b"]),
+        ("a> <b", ["a", ">▁<", "b"]),
+        ("> a", [">▁", "a"]),
+        ("a a", ["a", "▁a"]),
+        ("ab▁a", ["a", "b", "▁a"]),
+    ],
+)
+def test_pieces_join_over_spaces_where_the_vocabulary_has_such(text: str, expected: list[str]) -> None:
+    pieces = ["a", "b", "<", ">", "▁", "▁▁", "▁▁▁", ">▁", ">▁<", "▁a"]
+    tokens = ["<unk>", "<s>", "</s>", *pieces]
+    tokenizer = load_tokenizer(
+        gguf_checkpoint(
+            {
+                "model": "llama",
+                "tokens": tokens,
+                "token_type": [2, 3, 3, *[1] * len(pieces)],
+                "scores": [float(-index) for index in range(len(tokens))],
+                "add_space_prefix": False,
+            }
+        )
+    )
+    assert [tokens[token_id] for token_id in tokenizer.encode(text, add_special=False)] == expected
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"scores": [0.0]}, "scores is a list of 1"),

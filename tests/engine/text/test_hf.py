@@ -185,6 +185,13 @@ def test_tokens_that_the_config_calls_special_are(config: dict[str, Any]) -> Non
         assert main not in tokenizer.encode(text, add_special=False, parse_special=False)
 
 
+def test_an_added_token_that_the_config_calls_special_is() -> None:
+    library, _ = byte_level()
+    tokenizer = load_tokenizer(hub_checkpoint(library, tokenizer_config={"additional_special_tokens": ["<think>"]}))
+    (think,) = tokenizer.encode("<think>", add_special=False)
+    assert tokenizer.is_special(think)
+
+
 def test_a_named_token_that_the_vocabulary_lacks_is_left_out() -> None:
     library, _ = byte_level()
     tokenizer = load_tokenizer(hub_checkpoint(library, tokenizer_config={"pad_token": "[nonesuch]"}))

@@ -3,12 +3,12 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from poot.engine.text import StopMatcher
 
-STOPS = st.lists(st.text("ab", min_size=1, max_size=5), max_size=16)
+STOPS = st.lists(st.text("ab", min_size=1, max_size=8), max_size=16)
 
 
 def run(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
@@ -31,6 +31,10 @@ def search(stops: list[str], text: str) -> tuple[str, bool]:
 
 
 @given(STOPS, st.lists(st.text("abc", max_size=6), max_size=8))
+@example(["ab", "b"], ["ab"])
+@example(["b", "ab"], ["ab"])
+@example(["aabaaabaab"], ["aabaaabaaabaab"])
+@settings(max_examples=300)
 def test_any_chunking_gives_what_a_search_of_the_whole_text_gives(stops: list[str], pieces: list[str]) -> None:
     assert run(stops, pieces) == search(stops, "".join(pieces))
 
@@ -80,6 +84,10 @@ def test_a_complete_string_ends_the_text_when_the_sequence_does() -> None:
     matcher = StopMatcher(["b", "abcd"])
     assert matcher.push("abc") == ("", False)
     assert matcher.flush() == ("a", True)
+
+
+def test_a_longer_string_that_begins_with_the_complete_one_is_not_waited_for() -> None:
+    assert StopMatcher(["ab", "abcd"]).push("xab") == ("x", True)
 
 
 def test_what_is_held_is_flushed_when_no_string_came() -> None:

@@ -83,6 +83,15 @@ GEMMA = """{{ bos_token }}
 {%- endfor -%}
 """
 
+INDENTED = """
+  {% for message in messages %}
+    {% if message.role == 'user' %}
+ {{ message.content }}
+    {# gone with its line #}
+    {% endif %}
+  {% endfor %}
+"""
+
 USER: list[dict[str, Any]] = [{"role": "user", "content": "  What is 2 < 3 & 'x'?  "}]
 TALK = [*USER, {"role": "assistant", "content": "Yes\n"}, {"role": "user", "content": "東京 🙂\n\n"}]
 TOOLS = [{"type": "function", "function": {"name": "<f>", "description": "d'é"}}]
@@ -95,7 +104,9 @@ def reference() -> PreTrainedTokenizerFast:
     )
 
 
-@pytest.mark.parametrize("source", [CHATML, LLAMA3, MISTRAL, GEMMA], ids=["chatml", "llama3", "mistral", "gemma"])
+@pytest.mark.parametrize(
+    "source", [CHATML, LLAMA3, MISTRAL, GEMMA, INDENTED], ids=["chatml", "llama3", "mistral", "gemma", "indented"]
+)
 @pytest.mark.parametrize("messages", [USER, TALK], ids=["user", "talk"])
 @pytest.mark.parametrize("tools", [None, TOOLS], ids=["plain", "tools"])
 @pytest.mark.parametrize("add_generation_prompt", [True, False])
