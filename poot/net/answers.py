@@ -70,7 +70,7 @@ def log_access(
         head: None when it could not be read.
         status: None when no answer was begun.
         is_complete: whether the answer was sent whole.
-        num_bytes: size of the answer's body as the application gave it.
+        num_bytes: size of the body that was sent, without its chunk framing.
         seconds: from the head's arrival to the end of the answer.
         annotations: more fields, from the application.
     """

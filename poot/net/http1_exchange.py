@@ -102,7 +102,7 @@ class Http1Exchange:
         fields = self._fields(response.headers)
         data = self._http.answer(response.status, fields, response.body, close=close or self._service.is_draining)
         self.status = response.status
-        self.num_body_bytes = len(response.body)
+        self.num_body_bytes = len(response.body) if self._http.sends_body else 0
         await self._transport.write(data)
         await self._transport.flush()
         self.is_complete = True

@@ -707,6 +707,16 @@ async def test_one_access_line_a_request(caplog: pytest.LogCaptureFixture) -> No
         }
 
 
+async def test_the_access_log_counts_the_body_that_was_sent(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "poot.access")
+    async with connected(streams(b"one", b"two!")) as (client, _, _):
+        await client.request(GET)
+        await client.request(GET.replace(b"GET", b"HEAD"), "HEAD")
+    async with connected() as (client, _, _):
+        await client.request(GET.replace(b"GET", b"HEAD"), "HEAD")
+    assert [record.__dict__["fields"]["bytes"] for record in caplog.records] == [7, 0, 0]
+
+
 async def test_refused_and_abandoned_requests_are_in_the_access_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "poot.access")
     async with connected() as (client, _, _):

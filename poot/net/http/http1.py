@@ -62,6 +62,11 @@ class Http1:
         return self._body_left
 
     @property
+    def sends_body(self) -> bool:
+        """Whether the answer that was begun has a body on the wire: not for HEAD, 204 and 304."""
+        return self._sends_body
+
+    @property
     def is_reusable(self) -> bool:
         """Whether request and answer are complete and another request may follow."""
         return self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE
