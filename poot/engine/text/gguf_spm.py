@@ -122,7 +122,7 @@ def _word_pattern(tokens: Sequence[str], types: Sequence[int]) -> str | None:
     for token, kind in zip(tokens, types, strict=True):
         if kind in _MERGEABLE_TYPES and WORD_START in token[1:]:
             inside.update(before for before, after in pairwise(token) if after == WORD_START)
-    inside.add(WORD_START)
+    inside.add(WORD_START)  # a run of spaces stays whole
     if len(inside) > MAX_WORD_ENDS:
         return None
     members = "".join(f"\\x{{{ord(character):x}}}" for character in sorted(inside))

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 from tokenizers import pre_tokenizers
-from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from poot.engine.text.vocabulary import PieceStyle, Vocabulary, byte_level_alphabet
 
@@ -12,8 +11,12 @@ def vocabulary(style: PieceStyle, *pieces: str | None) -> Vocabulary:
 
 
 def test_byte_level_alphabet_is_gpt2s() -> None:
-    assert byte_level_alphabet() == bytes_to_unicode()
-    assert set(byte_level_alphabet().values()) == set(pre_tokenizers.ByteLevel.alphabet())
+    alphabet = byte_level_alphabet()
+    library = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    text = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x20000), *range(0x20000, 0x110000, 0x1000)]))
+    ((encoded, _),) = library.pre_tokenize_str(text)
+    assert encoded == "".join(alphabet[byte] for byte in text.encode())
+    assert set(alphabet.values()) == set(library.alphabet())
 
 
 @pytest.mark.parametrize(
