@@ -9,7 +9,7 @@ from typing import Any
 
 import tokenizers
 
-from poot.engine.checkpoint.fields import ConfigReader
+from poot.engine.checkpoint.fields import ConfigReader, quote
 from poot.engine.checkpoint.types import Checkpoint
 from poot.engine.text.end_tokens import WELL_KNOWN_END_TOKENS, find_end_tokens
 from poot.engine.text.library import build
@@ -180,6 +180,10 @@ def _read_pieces(library: tokenizers.Tokenizer, special_tokens: SpecialTokens, w
     for text, token_id in ids.items():
         pieces[token_id] = text
     for text, token_id in special_tokens.special.items():
+        name = special_tokens.names[text]
+        if ids.get(name) != token_id:
+            message = f"added token {quote(text)} has id {token_id}, but the vocabulary makes it {ids.get(name)}"
+            raise CheckpointError(message, path=where)
         pieces[token_id] = text
     return pieces
 

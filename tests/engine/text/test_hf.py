@@ -247,6 +247,7 @@ def changed(**changes: Any) -> str:
         (changed(added_tokens=[{"id": 1}]), "content is missing"),
         (changed(added_tokens=[added_token(-1, "x")]), "id is -1"),
         (changed(added_tokens=[added_token(10**9, "x")]), "id is 1000000000"),
+        (changed(added_tokens=[added_token(3_000_000, "x", special=True)]), "has id 3000000, but the vocabulary makes"),
         (changed(added_tokens=[added_token(600, "")]), "content has 0 characters"),
         (changed(decoder={"type": "CTC", "pad_token": "", "word_delimiter_token": "", "cleanup": True}), "CTC"),
         (changed(decoder={"type": "WordPiece", "prefix": "@@", "cleanup": True}), "prefix other than ##"),
