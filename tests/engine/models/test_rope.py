@@ -148,6 +148,15 @@ def test_table_holds_the_cosines_of_each_position() -> None:
 
 def test_table_is_exact_far_out() -> None:
     # f32 angles would be off by up to 4e-3 here, which is why tables are computed in float64.
-    spec = RopeSpec(inverse_frequencies=(0.7,), rotary_dim=2)
-    table = rope.rope_table(ReferenceDevice(), spec, 100_001)
-    assert float(table.cos[100_000, 0]) == pytest.approx(math.cos(70_000), abs=1e-7)
+    spec = RopeSpec(inverse_frequencies=(0.7123,), rotary_dim=2)
+    table = rope.rope_table(ReferenceDevice(), spec, 99_992)
+    assert float(table.cos[99_991, 0]) == pytest.approx(math.cos(99_991 * 0.7123), abs=1e-7)
+
+
+def test_the_original_context_beside_the_rope_fields_goes_first() -> None:
+    parameters = SCALINGS["longrope"]
+    nested = read({**COMMON, **GEOMETRY, "rope_parameters": parameters})
+    beside = {**COMMON, **GEOMETRY, "original_max_position_embeddings": 4096}
+    assert read({**beside, "rope_parameters": {**parameters, "original_max_position_embeddings": 512}}) == nested
+    without = {key: value for key, value in parameters.items() if key != "original_max_position_embeddings"}
+    assert read({**beside, "rope_parameters": without}) == nested
