@@ -17,7 +17,9 @@ FETCH := $(BIN)/python scripts/fetch_models.py
 # What an installation is made from: when one of these changes, the package is installed again and the native
 # extension is built again. Python sources are not among them: the installation is editable.
 INSTALL_SOURCES := pyproject.toml $(wildcard setup.py) $(shell find poot -name '*.c' -o -name '*.cpp' -o -name '*.h')
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --prefer-binary
+# On a terminal pip shows its progress (torch is large); in a log only what goes wrong.
+QUIET := $(shell test -t 2 || echo --quiet)
+PIP_INSTALL := $(BIN)/python -m pip install $(QUIET) --disable-pip-version-check --no-input --prefer-binary
 
 .PHONY: help serve test lint bench clean
 .DELETE_ON_ERROR:
