@@ -34,14 +34,16 @@ from poot.progress import LoadProgress
 logger = logging.getLogger("poot.server")
 
 try:
+    import resource
+except ImportError:  # Windows has no such limit
+    resource = None  # type: ignore[assignment]  # the module where it exists
+
+try:
     import uvloop  # noqa: F401 - its presence decides the loop
 except ImportError:
     HAS_UVLOOP = False
 else:
     HAS_UVLOOP = True
-
-# How long in-flight answers get, after the drain deadline has ended their sequences, to write their last event.
-LAST_WORD_SECONDS = 1.0
 
 
 def run(config: Config) -> int:
@@ -50,6 +52,7 @@ def run(config: Config) -> int:
     Raises:
         ConfigError, StartupError: before the listener opens.
     """
+    raise_descriptor_limit()
     served = load(config)
     refusal: StartupError | None = None
     try:
@@ -58,6 +61,21 @@ def run(config: Config) -> int:
         refusal = next(_leaves(group))
     assert refusal is not None
     raise refusal
+
+
+def raise_descriptor_limit() -> None:
+    """Raises the soft limit of open files to the hard one.
+
+    Shells and systemd start processes with 1024, which is less than --max-connections; programs that cannot handle
+    more (those that use select) are why the soft limit is low, and poot is not one of them.
+    """
+    if resource is None:
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (ValueError, OSError) as error:  # macOS reports an unlimited hard limit that it then does not accept
+        logger.info("the limit of open files stays as it is: %s", error)
 
 
 def _leaves(group: BaseExceptionGroup[StartupError]) -> Iterator[StartupError]:
