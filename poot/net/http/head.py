@@ -26,7 +26,7 @@ HEAD_END = b"\r\n\r\n"
 
 # RFC 9110 section 5.6.2.
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
-_FIELD_NAME = re.compile(_TOKEN)
+FIELD_NAME = re.compile(_TOKEN)
 # RFC 3986 section 3.3 and 3.4: pchar and "/" in a path, "?" as well in a query. "#" is never sent.
 _PATH = rb"/(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/]|%[0-9A-Fa-f]{2})*"
 _QUERY = rb"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?]|%[0-9A-Fa-f]{2})*"
@@ -38,9 +38,9 @@ _ORIGIN_FORM = re.compile(rb"(" + _PATH + rb")(?:\?(" + _QUERY + rb"))?")
 _ABSOLUTE_FORM = re.compile(
     rb"[Hh][Tt][Tt][Pp][Ss]?://(" + _AUTHORITY + rb")(" + _PATH + rb")?(?:\?(" + _QUERY + rb"))?"
 )
-_HOST = re.compile(_AUTHORITY)
+HOST = re.compile(_AUTHORITY)
 # RFC 9110 section 5.5: visible ASCII, obs-text, space and tab. Everything else is a control character.
-_FIELD_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+FIELD_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _BAD_BYTE = re.compile(rb"[^\r]\n|\r[^\n]|\x00")
 _LENGTH = re.compile(rb"[0-9]+")
 
@@ -81,18 +81,18 @@ def parse_head(raw: bytes) -> Head:
     host: bytes | None = None
     for line in lines:
         name, colon, value = line.partition(b":")
-        if not colon or not _FIELD_NAME.fullmatch(name) or not _FIELD_VALUE.fullmatch(value):
+        if not colon or not FIELD_NAME.fullmatch(name) or not FIELD_VALUE.fullmatch(value):
             raise malformed(_describe_field(line))
         name = name.lower()
         value = value.strip(b" \t")
         if name == b"host":
             if host is not None:
                 raise malformed("more than one Host field")
-            if not _HOST.fullmatch(value):
+            if not HOST.fullmatch(value):
                 raise malformed("a Host field that is no host and port")
             host = value
         headers.append((name, value))
-    path, query, authority = _parse_target(method, target)
+    path, query, authority = parse_target(method, target)
     if authority is None:
         authority = host
     return Head(
@@ -137,7 +137,7 @@ def _parse_request_line(line: bytes) -> tuple[bytes, bytes, str]:
     return method, target, version[5:].decode("ascii")
 
 
-def _parse_target(method: bytes, target: bytes) -> tuple[bytes, bytes, bytes | None]:
+def parse_target(method: bytes, target: bytes) -> tuple[bytes, bytes, bytes | None]:
     """Path, query and, from an absolute-form target, authority (RFC 9112 section 3.2)."""
     if method == b"CONNECT":
         raise malformed("CONNECT is for proxies")
@@ -158,6 +158,6 @@ def _describe_field(line: bytes) -> str:
         return "a header field without a colon"
     if name[-1:] in (b" ", b"\t"):
         return "white space before a header field's colon"
-    if not _FIELD_NAME.fullmatch(name):
+    if not FIELD_NAME.fullmatch(name):
         return "a header field name that is no token"
     return "a control character in a header field"
