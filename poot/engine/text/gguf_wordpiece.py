@@ -54,10 +54,10 @@ def _build_library(vocabulary: GgufVocabulary, special_tokens: SpecialTokens) ->
         message = f"{KEY}unknown_token_id is missing; WordPiece needs it"
         raise CheckpointError(message, path=vocabulary.reader.where)
     pieces = library_vocabulary(_continuations_marked(vocabulary), special_tokens)
-    unknown = vocabulary.tokens[unknown_id]
+    (unknown,) = (piece for piece, token_id in pieces.items() if token_id == unknown_id)
     model = models.WordPiece(
         vocab=pieces,
-        unk_token=special_tokens.names.get(unknown, unknown),
+        unk_token=unknown,
         max_input_chars_per_word=MAX_WORD_CHARACTERS,
     )
     library = tokenizers.Tokenizer(model)

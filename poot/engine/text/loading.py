@@ -24,7 +24,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
     if checkpoint.file_format is FileFormat.SAFETENSORS:
         return Tokenizer(read_hf_tokenizer(checkpoint))
     kind = checkpoint.config.get(f"{KEY}model")
-    if kind not in _GGUF_READERS:
+    if not isinstance(kind, str) or kind not in _GGUF_READERS:
         known = ", ".join(sorted(_GGUF_READERS))
         message = f"{KEY}model {quote(kind)} is not supported; poot knows {known}"
         raise CheckpointError(message, path=str(checkpoint.path))

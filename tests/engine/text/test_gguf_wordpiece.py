@@ -68,6 +68,12 @@ def test_minilm_from_gguf_metadata_has_the_ids_of_its_tokenizer_json() -> None:
         assert tokenizer.encode(text, add_special=True) == library.encode(text).ids
 
 
+def test_an_unknown_token_need_not_be_marked_special() -> None:
+    metadata = wordpiece_metadata(train_wordpiece())
+    metadata["token_type"][1] = 1
+    assert load_tokenizer(gguf_checkpoint(metadata)).encode("ф", add_special=False) == [1]
+
+
 def test_a_missing_unknown_token_is_refused() -> None:
     metadata = wordpiece_metadata(train_wordpiece())
     del metadata["unknown_token_id"]  # the format's default, 100, is a normal token of this vocabulary
