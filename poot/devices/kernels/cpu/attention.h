@@ -140,13 +140,17 @@ static void attend(const struct poot_attention_job *job, int64_t token, int64_t 
 
 static void attention(const struct poot_attention_job *job) {
     int64_t tokens = job->query_starts[job->num_rows];
+    int64_t positions = 0;
+    for (int64_t row = 0; row < job->num_rows; row++)
+        positions += (job->query_starts[row + 1] - job->query_starts[row]) * (int64_t)job->context_lengths[row];
+    int threads = threads_for(job->threads, 2 * positions * job->num_heads * job->head_dim);
     int64_t group = job->num_heads / job->num_kv_heads;
     /* The heads of one KV head share its loads; but with too few tasks for the threads each head is one of its own. */
-    int64_t task_heads = tokens * job->num_kv_heads < 4 * job->threads ? 1 : group;
+    int64_t task_heads = tokens * job->num_kv_heads < 4 * threads && threads > 1 ? 1 : group;
     if (task_heads > MAX_TASK_HEADS) task_heads = MAX_TASK_HEADS;
     int64_t group_tasks = (group + task_heads - 1) / task_heads;
     int64_t tasks = tokens * job->num_kv_heads * group_tasks;
-#pragma omp parallel for schedule(dynamic) num_threads((int)job->threads) if (job->threads > 1)
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
     for (int64_t task = 0; task < tasks; task++) {
         int64_t part = task % group_tasks, kv_head = task / group_tasks % job->num_kv_heads;
         int64_t token = task / group_tasks / job->num_kv_heads, first = part * task_heads;

@@ -34,7 +34,8 @@ static void dequantize(const struct poot_dequantize_job *job) {
     const struct poot_block *block = &poot_blocks[job->format];
     decode_function *decode = decoders[job->format];
     int64_t row_blocks = job->row_weights / block->weights;
-#pragma omp parallel for schedule(static) num_threads((int)job->threads) if (job->threads > 1)
+    int threads = threads_for(job->threads, job->rows * job->row_weights);
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (int64_t row = 0; row < job->rows; row++)
         decode(job->source + row * row_blocks * block->bytes, row_blocks, job->out + row * job->row_weights);
 }

@@ -135,8 +135,7 @@ static void linear_tiles(const struct poot_linear_job *job, int64_t tile, int64_
 
 static void linear(const struct poot_linear_job *job) {
     int64_t tiles = (job->out_features + TILE_OUTPUTS - 1) / TILE_OUTPUTS;
-    /* Below this many products a second thread costs more than it saves. */
-    int threads = job->out_features * job->in_features * job->rows < 65536 ? 1 : (int)job->threads;
+    int threads = threads_for(job->threads, job->out_features * job->in_features * job->rows);
     /* Threads take runs of tiles as they go, so that one which is held up does not hold up the rest. */
     int64_t run = tiles / (8 * threads) + 1;
     for (int64_t first_row = 0; first_row < job->rows; first_row += MAX_ROWS) {

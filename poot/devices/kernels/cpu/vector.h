@@ -29,6 +29,10 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/* How many of `threads` to use for `work` multiplications: waking others takes as long as some ten thousand of them,
+   and as good as nothing is left to win below a few times that. */
+INLINE int threads_for(int64_t threads, int64_t work) { return work < 65536 ? 1 : (int)threads; }
+
 typedef float vf __attribute__((vector_size(LANES * 4)));
 typedef int32_t vi __attribute__((vector_size(LANES * 4)));
 /* The same numbers in memory: any alignment, any declared type. */
