@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import gguf
@@ -115,3 +116,11 @@ def test_gemma_27b_scales_by_width_per_head(architecture: str, num_layers: int, 
     }
     spec = read_spec(gguf_checkpoint(architecture, metadata=metadata))
     assert spec.attention_scale == pytest.approx(scalar**-0.5)
+
+
+def test_the_documentation_lists_the_families() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ")[:3] for line in text.splitlines() if line.startswith("| ") and "ForCausalLM" in line]
+    assert [(name.removeprefix("| "), hub, gguf_name) for name, hub, gguf_name in rows] == [
+        (family.name, family.hub_architecture, family.gguf_architecture) for family in model_families()
+    ]
