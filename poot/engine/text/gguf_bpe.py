@@ -72,7 +72,7 @@ def _build_library(
     library.pre_tokenizer = pre_tokenizers.Sequence(
         [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
-    add_tokens(library, special_tokens, vocabulary.user_defined)
+    add_tokens(library, special_tokens, vocabulary.user_defined, stripping=vocabulary.stripping)
     return library
 
 

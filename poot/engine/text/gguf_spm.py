@@ -85,7 +85,7 @@ def _build_library(vocabulary: GgufVocabulary, special_tokens: SpecialTokens) ->
     words = _word_pattern(vocabulary.tokens, vocabulary.types)
     if words is not None:
         library.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(words), "merged_with_next")
-    add_tokens(library, special_tokens, vocabulary.user_defined)
+    add_tokens(library, special_tokens, vocabulary.user_defined, stripping=vocabulary.stripping)
     return library
 
 

@@ -57,6 +57,7 @@ class GgufVocabulary:
         types: type by id.
         special: text and id of control and unknown tokens.
         user_defined: text and id of added tokens that are text.
+        stripping: special tokens that swallow white space after them.
     """
 
     reader: ConfigReader
@@ -65,6 +66,7 @@ class GgufVocabulary:
     types: list[int]
     special: Mapping[str, int]
     user_defined: Mapping[str, int]
+    stripping: frozenset[str]
 
     def special_id(self, name: str, default: int | None = None) -> int | None:
         """The id at tokenizer.ggml.`name`_token_id; `default`, where in range, if absent.
@@ -133,8 +135,26 @@ def read_gguf_vocabulary(checkpoint: Checkpoint) -> GgufVocabulary:
         if text in user_defined:
             special[text] = user_defined.pop(text)
     return GgufVocabulary(
-        reader=reader, tokens=tokens, ids=ids, types=types, special=special, user_defined=user_defined
+        reader=reader,
+        tokens=tokens,
+        ids=ids,
+        types=types,
+        special=special,
+        user_defined=user_defined,
+        stripping=_find_stripping(reader, special),
     )
+
+
+def _find_stripping(reader: ConfigReader, special: Mapping[str, int]) -> frozenset[str]:
+    """The special tokens that swallow white space after them, which GGUF has no key for.
+
+    Phi-3's do (rstrip in its tokenizer.json), so that its template's line ends are no tokens; as in llama.cpp they are
+    told by the model's name (src/llama-vocab.cpp, per-token attributes).
+    """
+    name = reader.optional_str("general.name", "").lower()
+    if "phi-3" not in name and "phi3" not in name:
+        return frozenset()
+    return frozenset(special) - {"<unk>", "<s>", "<|endoftext|>"}
 
 
 def _read_types(reader: ConfigReader, num_tokens: int) -> list[int]:

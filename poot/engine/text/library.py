@@ -44,10 +44,24 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def add_tokens(library: tokenizers.Tokenizer, special_tokens: SpecialTokens, user_defined: Mapping[str, int]) -> None:
-    """Tells `library`, whose model already has them in its vocabulary, to match added tokens before all else."""
-    names = special_tokens.names.values()
-    library.add_special_tokens([tokenizers.AddedToken(name, normalized=False, special=True) for name in names])
+def add_tokens(
+    library: tokenizers.Tokenizer,
+    special_tokens: SpecialTokens,
+    user_defined: Mapping[str, int],
+    *,
+    stripping: frozenset[str] = frozenset(),
+) -> None:
+    """Tells `library`, whose model already has them in its vocabulary, to match added tokens before all else.
+
+    Args:
+        stripping: special tokens that swallow white space after them.
+    """
+    library.add_special_tokens(
+        [
+            tokenizers.AddedToken(name, normalized=False, special=True, rstrip=text in stripping)
+            for text, name in special_tokens.names.items()
+        ]
+    )
     library.add_tokens([tokenizers.AddedToken(text, normalized=False) for text in user_defined])
 
 

@@ -37,6 +37,19 @@ _GPT4O = (
     rf"|\p{{N}}{{1,3}}|{_SYMBOLS_AND_SLASHES}|{_SPACES}"
 )
 
+_JAIS2 = _LLAMA3.replace(
+    r"|\s+(?!\S)|\s+",
+    "".join(rf"|\s{{{count}}}(?!\S)" for count in (512, 256, 128, 64, 32, 16, 8, 4, "1,2")) + r"|\s{1}",
+)
+_SEED_CODER = rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}"
+_BAILING = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+_MINICPM5 = (r"\p{N}{1,3}", rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}+|{_SYMBOLS}|{_SPACES}")
+_EXAONE_MOE = (
+    rf"{_CONTRACTIONS}|{_START}(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]?"
+    r"|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+_BLOOM = " ?[^(\\s|.,!?…。，、।۔،)]+"
+
 # DeepSeek's own classes, by code point: several of these characters have a twin of the same look elsewhere.
 _DEEPSEEK_RANGES = """
     B5 C0-D6 D8-F6 F8-1BA 1BC-1BF 1C4-293 295-2AF 370-373 376 377 37B-37D 37F 386 388-38A 38C 38E-3A1 3A3-3F5
@@ -85,43 +98,37 @@ class Pretokenizer:
     composes: bool = False
 
 
-_LLAMA3_KIND = Pretokenizer(patterns=(_LLAMA3,), takes_whole_words=True, adds_bos=True)
-_LLAMA3_PLAIN = Pretokenizer(patterns=(_LLAMA3,))
-_GPT2_KIND = Pretokenizer(patterns=(_GPT2,))
-_DIGITS_KIND = Pretokenizer(patterns=_DIGITS_THEN_GPT2)
-_QWEN2_PLAIN = Pretokenizer(patterns=(_QWEN2,))
-_GPT4O_KIND = Pretokenizer(patterns=(_GPT4O,))
-
-PRETOKENIZERS: dict[str, Pretokenizer] = {
-    "default": Pretokenizer(patterns=(r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
-    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "lfm2"), _LLAMA3_KIND),
-    **dict.fromkeys(("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), _LLAMA3_PLAIN),
-    **dict.fromkeys(
-        (
-            "gpt-2",
-            "gpt2",
-            "phi-2",
-            "mpt",
-            "olmo",
-            "jais",
-            "trillion",
-            "granite-docling",
-            "exaone4",
-            "gigachat",
-            "mellum",
-        ),
-        _GPT2_KIND,
+_NAMES: dict[Pretokenizer, tuple[str, ...]] = {
+    Pretokenizer(patterns=(r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")): ("default",),
+    Pretokenizer(patterns=(_LLAMA3,), takes_whole_words=True, adds_bos=True): (
+        *("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "lfm2", "midm-2.0"),
     ),
-    **dict.fromkeys(
-        ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"), _DIGITS_KIND
+    Pretokenizer(patterns=(_LLAMA3,)): ("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"),
+    Pretokenizer(patterns=(_GPT2,)): (
+        *("gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "exaone4", "gigachat"),
+        *("mellum", "a.x-4.0"),
     ),
-    "qwen2": Pretokenizer(patterns=(_QWEN2,), composes=True),
-    "qwen35": Pretokenizer(patterns=(_QWEN35,), composes=True),
-    **dict.fromkeys(("stablelm2", "deepseek-r1-qwen", "megrez", "hunyuan", "solar-open", "grok-2"), _QWEN2_PLAIN),
-    "tekken": Pretokenizer(patterns=(_TEKKEN,), takes_whole_words=True, adds_bos=True),
-    **dict.fromkeys(("gpt-4o", "llama4", "kanana2"), _GPT4O_KIND),
-    "deepseek-llm": Pretokenizer(patterns=_DEEPSEEK_LLM),
-    "deepseek-coder": Pretokenizer(patterns=_DEEPSEEK_CODER),
-    **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), Pretokenizer(patterns=_DEEPSEEK_V3)),
-    "falcon": Pretokenizer(patterns=(r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]")),
+    Pretokenizer(patterns=_DIGITS_THEN_GPT2): (
+        *("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"),
+    ),
+    Pretokenizer(patterns=(_QWEN2,), composes=True): ("qwen2",),
+    Pretokenizer(patterns=(_QWEN35,), composes=True): ("qwen35",),
+    Pretokenizer(patterns=(_QWEN2,)): (
+        *("stablelm2", "deepseek-r1-qwen", "megrez", "hunyuan", "solar-open", "grok-2", "kormo", "f2llmv2"),
+    ),
+    Pretokenizer(patterns=(_TEKKEN,), takes_whole_words=True, adds_bos=True): ("tekken",),
+    Pretokenizer(patterns=(_GPT4O,)): ("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"),
+    Pretokenizer(patterns=_DEEPSEEK_LLM): ("deepseek-llm",),
+    Pretokenizer(patterns=_DEEPSEEK_CODER): ("deepseek-coder",),
+    Pretokenizer(patterns=_DEEPSEEK_V3): ("deepseek-v3", "hunyuan-dense"),
+    Pretokenizer(patterns=(r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]")): ("falcon",),
+    Pretokenizer(patterns=(_JAIS2,)): ("jais-2",),
+    Pretokenizer(patterns=(_SEED_CODER,)): ("seed-coder",),
+    Pretokenizer(patterns=(_BAILING,)): ("bailingmoe", "bailingmoe2", "llada-moe"),
+    Pretokenizer(patterns=_MINICPM5, takes_whole_words=True): ("minicpm5",),
+    Pretokenizer(patterns=(_EXAONE_MOE,)): ("exaone-moe",),
+    Pretokenizer(patterns=(_BLOOM,)): ("bloom", "poro-chat", "gpt3-finnish"),
+    Pretokenizer(patterns=(_BLOOM, r"\p{N}")): ("viking",),
 }
+
+PRETOKENIZERS: dict[str, Pretokenizer] = {name: kind for kind, names in _NAMES.items() for name in names}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from functools import cache
 from pathlib import Path
@@ -65,6 +66,16 @@ def test_a_space_is_put_first_and_after_every_added_token() -> None:
     processor, tokenizer = load(True)
     ids = tokenizer.encode("the</s>dog", add_special=False)
     assert ids == [*processor.encode("the"), 2, *processor.encode("dog")]
+
+
+def test_phi3s_special_tokens_swallow_the_line_end_after_them() -> None:
+    processor, _ = load(False)
+    phi3 = gguf_checkpoint(sentencepiece_metadata(processor, add_space_prefix=False))
+    phi3 = dataclasses.replace(phi3, config={**phi3.config, "general.name": "Phi-3 Mini 4k"})
+    tokenizer = load_tokenizer(phi3)
+    fox = processor.encode("fox")
+    assert tokenizer.encode("</s>\n fox", add_special=False) == [2, *fox]
+    assert tokenizer.encode("<s>\nfox", add_special=False) == [1, *processor.encode("\nfox")]
 
 
 def test_a_bos_is_added_unless_the_file_says_otherwise() -> None:
