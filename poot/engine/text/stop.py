@@ -55,6 +55,7 @@ class StopMatcher:
     def __init__(self, stops: Sequence[str]) -> None:
         assert all(stops)
         self._automata = [_Automaton(stop) for stop in dict.fromkeys(stops)]
+        self._first_characters = frozenset(stop[0] for stop in stops)
         self._held = ""
         self._held_start = 0  # position in the whole text of the first held character
         self._end: int | None = None  # position where the earliest complete stop string begins
@@ -64,7 +65,8 @@ class StopMatcher:
 
         After an answer of True nothing more may be pushed.
         """
-        if not self._automata:
+        if not self._held and self._first_characters.isdisjoint(text):  # most tokens of most texts
+            self._held_start += len(text)
             return text, False
         self._held += text
         position = self._held_start + len(self._held) - len(text)
