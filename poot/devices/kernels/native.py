@@ -171,17 +171,21 @@ class NativeKernels:
             out: f32 `[num_tokens, num_heads * head_dim]`, contiguous.
         """
         num_tokens, num_heads, head_dim = query.shape
-        num_slots, num_kv_heads, _ = key_pool.shape
+        _, num_kv_heads, kv_head_dim = key_pool.shape
         num_rows, max_blocks = block_tables.shape
-        assert query.dtype == torch.float32, query.dtype
-        assert _has_whole_heads(query), query.stride()
-        assert _is_whole(key_pool, torch.float32, (num_slots, num_kv_heads, head_dim)), key_pool.shape
-        assert _is_whole(value_pool, torch.float32, (num_slots, num_kv_heads, head_dim)), value_pool.shape
+        token_stride, head_stride, step = query.stride()
+        assert query.dtype is key_pool.dtype is value_pool.dtype is out.dtype is torch.float32, out.dtype
+        assert block_tables.dtype is query_starts.dtype is context_lengths.dtype is torch.int32, block_tables.dtype
+        assert step == 1, query.stride()
+        assert head_stride == head_dim or num_heads == 1, query.stride()
+        assert kv_head_dim == head_dim, (key_pool.shape, query.shape)
+        assert key_pool.shape == value_pool.shape, (key_pool.shape, value_pool.shape)
         assert num_heads % num_kv_heads == 0, (num_heads, num_kv_heads)
-        assert _is_whole(out, torch.float32, (num_tokens, num_heads * head_dim)), out.shape
-        assert _is_whole(block_tables, torch.int32, (num_rows, max_blocks)), block_tables.dtype
-        assert _is_whole(query_starts, torch.int32, (num_rows + 1,)), query_starts.shape
-        assert _is_whole(context_lengths, torch.int32, (num_rows,)), context_lengths.shape
+        assert out.shape == (num_tokens, num_heads * head_dim), (out.shape, query.shape)
+        assert query_starts.shape == (num_rows + 1,), (query_starts.shape, num_rows)
+        assert context_lengths.shape == (num_rows,), (context_lengths.shape, num_rows)
+        for tensor in (key_pool, value_pool, out, block_tables, query_starts, context_lengths):
+            assert tensor.is_contiguous(), (tensor.shape, tensor.stride())
         self._attention(
             _pack_attention(
                 query.data_ptr(),
@@ -191,7 +195,7 @@ class NativeKernels:
                 query_starts.data_ptr(),
                 context_lengths.data_ptr(),
                 out.data_ptr(),
-                query.stride(0),
+                token_stride,
                 num_rows,
                 max_blocks,
                 num_heads,
@@ -228,24 +232,28 @@ class NativeKernels:
             positions: int64 `[num_tokens]`, each below the table's length.
         """
         num_tokens, num_heads, head_dim = x.shape
-        table_shape = (table.cos.shape[0], table.rotary_dim // 2)
-        assert x.dtype == torch.float32, x.dtype
-        assert _has_whole_heads(x), x.stride()
-        assert _is_whole(positions, torch.int64, (num_tokens,)), positions.shape
-        assert _is_whole(table.cos, torch.float32, table_shape), table.cos.shape
-        assert _is_whole(table.sin, torch.float32, table_shape), table.sin.shape
-        assert table.rotary_dim <= head_dim, (table.rotary_dim, head_dim)
+        token_stride, head_stride, step = x.stride()
+        cos, sin, rotary_dim = table.cos, table.sin, table.rotary_dim
+        assert x.dtype is cos.dtype is sin.dtype is torch.float32, (x.dtype, cos.dtype)
+        assert step == 1, x.stride()
+        assert head_stride == head_dim or num_heads == 1, x.stride()
+        assert positions.dtype is torch.int64, positions.dtype
+        assert positions.shape == (num_tokens,), (positions.shape, num_tokens)
+        assert rotary_dim <= head_dim, (rotary_dim, head_dim)
+        assert cos.shape == sin.shape == (len(cos), rotary_dim // 2), (cos.shape, sin.shape)
+        for tensor in (cos, sin, positions):
+            assert tensor.is_contiguous(), (tensor.shape, tensor.stride())
         self._rope(
             _pack_rope(
                 x.data_ptr(),
-                x.stride(0),
+                token_stride,
                 num_tokens,
                 num_heads,
                 head_dim,
-                table.rotary_dim,
+                rotary_dim,
                 table.interleaved,
-                table.cos.data_ptr(),
-                table.sin.data_ptr(),
+                cos.data_ptr(),
+                sin.data_ptr(),
                 positions.data_ptr(),
             )
         )
@@ -263,8 +271,10 @@ class NativeKernels:
     @staticmethod
     def _gate_shape(gate_up: torch.Tensor, out: torch.Tensor) -> tuple[int, int]:
         rows, n = out.shape
-        assert _is_whole(out, torch.float32, (rows, n)), (out.dtype, out.stride())
-        assert _is_whole(gate_up, torch.float32, (rows, 2 * n)), (gate_up.shape, out.shape)
+        assert gate_up.dtype is out.dtype is torch.float32, (gate_up.dtype, out.dtype)
+        assert gate_up.shape == (rows, 2 * n), (gate_up.shape, out.shape)
+        assert gate_up.is_contiguous()
+        assert out.is_contiguous()
         return rows, n
 
     def add(self, x: torch.Tensor, y: torch.Tensor, scale: float = 1.0) -> None:
@@ -287,11 +297,6 @@ def _kernel(library: ctypes.CDLL, name: str) -> _Kernel:
 
 def _is_whole(tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
     return tensor.dtype == dtype and tensor.shape == shape and tensor.is_contiguous()
-
-
-def _has_whole_heads(x: torch.Tensor) -> bool:
-    """Whether each token's heads of x `[num_tokens, num_heads, head_dim]` lie end to end."""
-    return x.stride(2) == 1 and (x.stride(1) == x.shape[2] or x.shape[1] == 1)
 
 
 def _stale(why: str) -> str:
