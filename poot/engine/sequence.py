@@ -19,7 +19,7 @@ class SamplingParams:
         top_p: 1 is off.
         min_p: 0 is off.
         seed: 64-bit seed; the edge draws one where the request names none.
-        num_logprobs: top log-probabilities to report with each token; 0 is the drawn token's own only, None none at all.
+        num_logprobs: top log-probabilities to report with each token; 0 is the drawn token's own only, None is none.
     """
 
     temperature: float = 1.0
