@@ -1,7 +1,8 @@
 """The async shell of one connection: request after request, each within its deadline and in a scope of its own.
 
     run ── reader task (transport.run_reader) ── bytes into the protocol, and the news that the peer is gone
-     └─ cycles: wait for a head ── exchange scope: the application, then an answer for it if it failed ── again, or end
+     ├─ cycles: wait for a head ── exchange scope: the application, then an answer for it if it failed ── again, or end
+     └─ or, if the first bytes are the preface of HTTP/2, an `Http2Connection` for all the rest
 
 The reader runs all the time, so a client that goes away cancels the exchange's scope at once. Protocol decisions are
 made in `http.http1`, socket matters in `transport`; here is the order of things and the time they may take.
@@ -13,18 +14,19 @@ import socket
 import time
 
 import anyio
+import anyio.abc
 
-from poot.errors import Draining, EngineError, RequestError, RequestTimeout
-from poot.log import get_logger
-from poot.net.answers import choose_request_id, error_response, log_access
-from poot.net.exchange import ClientGone, Endpoints
-from poot.net.http.events import RequestArrived, RequestRefused
+from poot.errors import Draining, RequestError, RequestTimeout
+from poot.net.answers import choose_request_id, log_access
+from poot.net.exchange import Endpoints
+from poot.net.http.events import Event, RequestArrived, RequestRefused
+from poot.net.http.frames import PREFACE
 from poot.net.http.http1 import Http1
 from poot.net.http1_exchange import Http1Exchange
-from poot.net.service import Service
+from poot.net.http2_connection import Http2Connection
+from poot.net.run_exchange import answer_error, run_application
+from poot.net.service import HTTP1, HTTP2, Service
 from poot.net.transport import Transport
-
-logger = get_logger(__name__)
 
 NEW_CONNECTION_GRACE_SECONDS = 1.0
 """How long a connection that has not carried a request yet may still send one when the drain begins, and how lately it
@@ -47,20 +49,30 @@ class Connection:
         self._has_served = False
         # Set by the drain: until when the next request's head has to be there.
         self._last_head_by: float | None = None
+        self._is_protocol_known = False
+        self._http2: Http2Connection | None = None
+        self._task_group: anyio.abc.TaskGroup | None = None
+
+    @property
+    def protocol(self) -> str:
+        """The `protocol` label of the connection metrics."""
+        return HTTP1 if self._http2 is None else HTTP2
 
     async def run(self) -> None:
         """Serves requests until the connection ends. The socket is closed afterwards, also when cancelled."""
         try:
-            async with anyio.create_task_group() as task_group:
+            async with anyio.create_task_group() as self._task_group:
                 self._transport = transport = Transport(
                     self._socket,
-                    task_group,
+                    self._task_group,
                     write_timeout_seconds=self._service.write_timeout_seconds,
-                    on_gone=self.cancel_exchange,
+                    on_gone=self._lose,
                 )
-                task_group.start_soon(transport.run_reader, self._http.receive, lambda: self._http.num_buffered_bytes)
+                self._task_group.start_soon(transport.run_reader, self._receive, lambda: self._http.num_buffered_bytes)
                 await self._serve_requests(transport)
-                task_group.cancel_scope.cancel()
+                if self._http2 is not None:
+                    await self._http2.serve()
+                self._task_group.cancel_scope.cancel()
         finally:
             self._socket.close()
 
@@ -70,6 +82,9 @@ class Connection:
         A request whose head has arrived is served, one that is in the middle of its head is not, an idle connection
         closes; one that has not carried a request yet gets `NEW_CONNECTION_GRACE_SECONDS` to send it.
         """
+        if self._http2 is not None:
+            self._http2.drain()
+            return
         if not self._is_between_requests:
             return
         if self._transport is not None and (data := self._transport.receive_nowait()):
@@ -80,9 +95,23 @@ class Connection:
             self._transport.interrupt()
 
     def cancel_exchange(self) -> None:
-        """Cancels the application that is running, if one is."""
-        if self._exchange_scope is not None:
+        """Cancels the application that is running, if one is; over HTTP/2 all that are."""
+        if self._http2 is not None:
+            self._http2.cancel_exchanges()
+        elif self._exchange_scope is not None:
             self._exchange_scope.cancel()
+
+    def _receive(self, data: bytes) -> None:
+        if self._http2 is not None:
+            self._http2.receive(data)
+        else:
+            self._http.receive(data)
+
+    def _lose(self) -> None:
+        if self._http2 is not None:
+            self._http2.lose()
+        else:
+            self.cancel_exchange()
 
     async def _serve_requests(self, transport: Transport) -> None:
         deadline = self._accepted_at + self._service.request_timeout_seconds
@@ -103,17 +132,47 @@ class Connection:
 
     async def _next_request(self, transport: Transport, deadline: float) -> RequestArrived | RequestRefused | None:
         """The next request; None when the connection is to end without another word."""
-        event = self._http.next_event()
+        event = self._next_event()
         with anyio.CancelScope(deadline=deadline) as scope:
-            while event is None and not transport.has_ended:
+            while event is None and not transport.has_ended and self._http2 is None:
                 if self._last_head_by is not None:
                     scope.deadline = min(deadline, self._last_head_by)
                 await transport.wait_for_data()
-                event = self._http.next_event()
+                event = self._next_event()
         if scope.cancelled_caught and self._http.has_begun and self._last_head_by is None:
             return RequestRefused(RequestTimeout("the request head did not arrive in time", close=True))
         assert event is None or isinstance(event, RequestArrived | RequestRefused)
         return event
+
+    def _next_event(self) -> Event | None:
+        """The next event of HTTP/1.1, once the first bytes are known not to be the preface of HTTP/2."""
+        if not self._is_protocol_known:
+            begins = self._http.begins_with(PREFACE)
+            if begins is None:
+                return None
+            self._is_protocol_known = True
+            if begins:
+                self._begin_http2()
+                return None
+        return self._http.next_event()
+
+    def _begin_http2(self) -> None:
+        assert self._task_group is not None
+        assert self._transport is not None
+        self._service.count_http2()
+        self._http2 = Http2Connection(
+            self._transport,
+            self._task_group,
+            self._endpoints,
+            self._service,
+            accepted_at=self._accepted_at,
+            new_connection_grace_seconds=NEW_CONNECTION_GRACE_SECONDS,
+        )
+        if self._last_head_by is not None:
+            self._http2.drain()
+        self._http2.receive(self._http.take_received())
+        if self._transport.has_ended:
+            self._http2.lose()
 
     async def _serve(self, request: RequestArrived | RequestRefused, transport: Transport, deadline: float) -> bool:
         """Runs one exchange and sees to its answer; says whether the answer was sent whole."""
@@ -136,11 +195,14 @@ class Connection:
                     # Its last bytes were this request. Perhaps it only shut down its sending side: an answer that
                     # needs no waiting reaches it then.
                     self._exchange_scope.cancel()
-                error = request.error if isinstance(request, RequestRefused) else await self._run_application(exchange)
+                if isinstance(request, RequestRefused):
+                    error: RequestError | None = request.error
+                else:
+                    error = await run_application(self._service.application, exchange)
                 if error is not None:
-                    await self._answer_error(exchange, error)
+                    await answer_error(exchange, error)
             if self._exchange_scope.cancelled_caught and not transport.has_ended and exchange.status is None:
-                await self._answer_error(exchange, Draining("the server shut down before it answered", close=True))
+                await answer_error(exchange, Draining("the server shut down before it answered", close=True))
         finally:
             self._exchange_scope = None
             if head is None and exchange.status is not None:
@@ -163,45 +225,3 @@ class Connection:
             return False
         drained_at = self._last_head_by - NEW_CONNECTION_GRACE_SECONDS
         return self._accepted_at < drained_at - NEW_CONNECTION_GRACE_SECONDS
-
-    async def _run_application(self, exchange: Http1Exchange) -> RequestError | None:
-        """Runs the application; returns the error that it ended with, if that is to be answered or logged."""
-        try:
-            await self._service.application(exchange)
-        except RequestError as error:
-            return error
-        except ClientGone:
-            return None
-        except Exception as error:
-            # The border of the application: whatever it raised must end this exchange and nothing else.
-            return self._translate(exchange, error)
-        if exchange.status is None:
-            logger.error("the application returned without an answer", request_id=exchange.request_id)
-            return EngineError("the server failed on this request")
-        return None
-
-    def _translate(self, exchange: Http1Exchange, error: Exception) -> RequestError | None:
-        if isinstance(error, ExceptionGroup):
-            # A task group of the application wraps what its tasks raise; a single deliberate error keeps its meaning.
-            _, unexpected = error.split((RequestError, ClientGone))
-            if unexpected is None:
-                leaf = _first_leaf(error)
-                return leaf if isinstance(leaf, RequestError) else None
-        logger.exception("the application failed", error, request_id=exchange.request_id)
-        return EngineError("the server failed on this request")
-
-    async def _answer_error(self, exchange: Http1Exchange, error: RequestError) -> None:
-        if exchange.status is not None:
-            # Too late for another answer: the connection closes and the client sees the first one cut off.
-            logger.warn("failed after the answer began", error=str(error), request_id=exchange.request_id)
-            return
-        try:
-            await exchange.send(error_response(error), close=error.close)
-        except ClientGone:
-            pass  # nobody is left to tell; the access log says so
-
-
-def _first_leaf(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -22,7 +22,7 @@ from poot.metrics import Metrics
 from poot.net.binding import BACKLOG, Binding, bind, release
 from poot.net.connection import Connection
 from poot.net.exchange import Application, Endpoints
-from poot.net.service import Service
+from poot.net.service import HTTP1, Service
 
 logger = get_logger(__name__)
 
@@ -38,9 +38,6 @@ LAST_WORD_SECONDS = 1.0
 
 MAX_REFUSED_SOCKETS = 32
 """Refused connections kept half-open so that their 503 is not lost to a reset; the oldest makes room for the next."""
-
-PROTOCOL = "http/1.1"
-"""The `protocol` label of the connection metrics."""
 
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -178,8 +175,8 @@ class Server:
         self._connections.add(connection)
         self._num_accepted += 1
         if self._metrics is not None:
-            self._metrics.connections.labels(PROTOCOL).inc()
-            self._metrics.connections_open.labels(PROTOCOL).inc()
+            self._metrics.connections.labels(HTTP1).inc()
+            self._metrics.connections_open.labels(HTTP1).inc()
         connections.start_soon(self._run_connection, connection)
 
     async def _run_connection(self, connection: Connection) -> None:
@@ -191,7 +188,7 @@ class Server:
         finally:
             self._connections.discard(connection)
             if self._metrics is not None:
-                self._metrics.connections_open.labels(PROTOCOL).dec()
+                self._metrics.connections_open.labels(connection.protocol).dec()
             if self._emptied is not None and not self._connections:
                 self._emptied.set()
 

@@ -11,6 +11,10 @@ from poot.net.exchange import Application
 UNKNOWN_ROUTE = "unknown"
 """The `route` label of a request whose head could not be read; the application uses it for paths it does not have."""
 
+HTTP1 = "http/1.1"
+HTTP2 = "h2"
+"""Values of the `protocol` label of the connection metrics."""
+
 
 @dataclass(kw_only=True, slots=True)
 class Service:
@@ -34,3 +38,10 @@ class Service:
         """Counts a request that was answered without the application."""
         if self.metrics is not None:
             self.metrics.requests.labels(UNKNOWN_ROUTE, str(status)).inc()
+
+    def count_http2(self) -> None:
+        """Counts a connection, so far one of HTTP/1.1, that has sent the preface of HTTP/2."""
+        if self.metrics is not None:
+            self.metrics.connections.labels(HTTP2).inc()
+            self.metrics.connections_open.labels(HTTP1).dec()
+            self.metrics.connections_open.labels(HTTP2).inc()

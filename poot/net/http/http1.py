@@ -75,6 +75,18 @@ class Http1:
         """Takes bytes from the peer."""
         self._buffer += data
 
+    def begins_with(self, prefix: bytes) -> bool | None:
+        """Whether what was received begins with `prefix`; None while it is too short to tell."""
+        if len(self._buffer) < len(prefix) and prefix.startswith(self._buffer):
+            return None
+        return self._buffer.startswith(prefix)
+
+    def take_received(self) -> bytes:
+        """Everything received, for another protocol to read; nothing of it has been pulled."""
+        received = bytes(self._buffer)
+        self._buffer.clear()
+        return received
+
     def next_event(self) -> Event | None:
         """The next thing the bytes so far amount to; None when it takes more bytes, or a next cycle, to tell."""
         if self._head is None:

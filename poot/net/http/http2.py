@@ -1,0 +1,759 @@
+"""HTTP/2 as a state machine without sockets or time (RFC 9113): bytes in and events out, answers in and bytes out.
+
+Built on the h2 project's HPACK decoder and constants. Its connection object is not used (the tests use it, as an
+independent client), because of three things that it does by design and a public server must not:
+
+ 1. It meets a fault of one request (a malformed field, a wrong Content-Length) with the end of the connection, where
+    RFC 9113 section 8.1.1 asks for the end of that stream, and the application's gate for an answer.
+ 2. It sends nothing once either side has sent GOAWAY, where a drain has answers to finish (section 6.8).
+ 3. It costs more time for a small request than everything else here together.
+
+Three cases of what a peer can do wrong, and what they end:
+ 1. a request that is malformed as HTTP: `RequestRefused`, an answer on its stream;
+ 2. a stream error: RST_STREAM and `StreamEnded`;
+ 3. a connection error, or a budget of `http2_limits` spent: GOAWAY and `ConnectionEnded`.
+
+Trailers are checked and then ignored, as are priorities, unknown frames and the client's GOAWAY, after which the
+streams that are open are still answered. The client cannot be pushed to, so nothing of that is here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from h2.errors import ErrorCodes
+from h2.settings import SettingCodes
+
+from poot.errors import RequestError
+from poot.net.exchange import Head, Headers
+from poot.net.http import frames
+from poot.net.http.frames import (
+    FRAME_HEADER_BYTES,
+    INITIAL_WINDOW_BYTES,
+    MAX_FRAME_BYTES,
+    MAX_STREAM_ID,
+    MAX_WINDOW_BYTES,
+    PREFACE,
+    Flag,
+    FrameType,
+)
+from poot.net.http.head import MAX_HEAD_BYTES, body_length, malformed
+from poot.net.http.header_block import MAX_BLOCK_BYTES, NO_TABLE, BlockDecoder, BlockError, encode_answer
+from poot.net.http.http2_head import check_fields, parse_fields
+from poot.net.http.http2_limits import (
+    MAX_CONTINUATIONS,
+    PRIORITIES_PER_STREAM,
+    WINDOW_UPDATES_PER_DATA,
+    Abuse,
+    Budgets,
+)
+from poot.net.http.http2_stream import Stream
+
+MAX_CONCURRENT_STREAMS = 128
+"""Announced. RFC 9113 asks for 100 at least; nginx takes 128, Go 250."""
+
+MAX_HELD_STREAMS = 2 * MAX_CONCURRENT_STREAMS
+"""Streams the shell may be busy with, counting those a client has reset and whose exchange has not ended yet. Twice the
+announced number lets a client replace all its streams at once; without a bound, resets would get around it."""
+
+CONNECTION_WINDOW_BYTES = 8 * 1024 * 1024
+"""Body bytes a client may have under way on all streams together: every stream's initial window, so that a body which
+nobody reads holds up no other one. What is held in memory unread is bounded by it too."""
+
+BODY_WINDOW_BYTES = 1024 * 1024
+"""A stream's window once its body is being read, and thus memory the request was admitted for: 64 KiB a round trip
+would take 30 s for a large image from afar. Go announces 1 MiB too."""
+
+BATCH_BYTES = 64 * 1024
+"""How much is put into frames at a time; more would decide the order of streams long before the bytes can leave."""
+
+SMALL_ANSWER_BYTES = MAX_FRAME_BYTES
+"""An answer with a body up to this goes out in one piece, if the windows take it and not much is waiting already."""
+
+MAX_REPLY_BYTES = 64 * 1024
+"""Replies to frames (PING, SETTINGS, resets, credit) a client may leave unread: 3,800 PINGs. More is a flood."""
+
+_MAX_REMEMBERED = 1024
+"""Streams we have reset, of which frames may still be on the way: eight times as many as can be open."""
+
+_DRAIN_PING = b"draining"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestArrived:
+    """A whole, well-formed head; the body, if there is one, follows as `BodyArrived` events."""
+
+    stream: Stream
+    head: Head
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefused:
+    """The fields are no request this server reads. `error` is the answer."""
+
+    stream: Stream
+    error: RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class BodyArrived:
+    """`Http2.take_body` has more, or the body is complete."""
+
+    stream: Stream
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnded:
+    """The stream was reset, by the client or for a fault of its. Nothing can be sent on it."""
+
+    stream: Stream
+
+
+@dataclass(frozen=True, slots=True)
+class DrainConfirmed:
+    """The client has seen the first GOAWAY of a drain, and the second has been sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionEnded:
+    """The client broke the protocol or spent a budget; GOAWAY has been queued and nothing more is read."""
+
+    error: ErrorCodes
+    reason: str
+
+
+Http2Event = RequestArrived | RequestRefused | BodyArrived | StreamEnded | DrainConfirmed | ConnectionEnded
+
+
+class _ConnectionFault(Exception):
+    """Ends the connection with a GOAWAY of this code."""
+
+    def __init__(self, error: ErrorCodes, reason: str) -> None:
+        super().__init__(reason)
+        self.error = error
+        self.reason = reason
+
+
+@dataclass(slots=True)
+class _Block:
+    """A header block that is arriving."""
+
+    stream_id: int
+    ends_stream: bool
+    data: bytearray
+    began_at: float
+    num_continuations: int = 0
+
+
+class Http2:
+    """The server's side of one HTTP/2 connection.
+
+    Feed it with `receive`, and send what `data_to_send` returns whenever `has_output`. Answer a stream with `answer`,
+    or with `begin_answer`, `queue` and `end`; all of these do nothing on a stream that is closed. Call `release` once
+    for every stream that arrived or was refused, when nobody works on it any more.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._preface_left = PREFACE
+        self._has_settings = False
+        self._has_failed = False
+        self._decoder = BlockDecoder()
+        self._block: _Block | None = None
+        self._streams: dict[int, Stream] = {}
+        self._num_held = 0
+        self._last_stream_id = 0
+        self._is_closed_to_new = False
+        # Ids only, in order; a dict for its look-up.
+        self._remembered: dict[int, None] = {}
+        self._budgets = Budgets()
+        self._initial_send_window = INITIAL_WINDOW_BYTES
+        self._send_window = INITIAL_WINDOW_BYTES
+        self._receive_window = CONNECTION_WINDOW_BYTES
+        self._consumed = 0
+        self._has_sent_block = False
+        self._ready: deque[Stream] = deque()
+        self._progressed: list[Stream] = []
+        self._output: list[bytes] = [
+            frames.settings(
+                {
+                    # Everything else is at its initial value: 4 KiB of HPACK table, 64 KiB windows, 16 KiB frames.
+                    SettingCodes.MAX_CONCURRENT_STREAMS: MAX_CONCURRENT_STREAMS,
+                    SettingCodes.MAX_HEADER_LIST_SIZE: MAX_HEAD_BYTES,
+                }
+            ),
+            frames.window_update(0, CONNECTION_WINDOW_BYTES - INITIAL_WINDOW_BYTES),
+        ]
+        self._num_output_bytes = 0
+        self._num_reply_bytes = 0
+
+    @property
+    def num_open_streams(self) -> int:
+        """Streams that are not closed."""
+        return len(self._streams)
+
+    @property
+    def block_began_at(self) -> float | None:
+        """When the header block began to arrive that is not complete, if there is one."""
+        return self._block.began_at if self._block is not None else None
+
+    @property
+    def has_output(self) -> bool:
+        """Whether `data_to_send` may return something."""
+        return bool(self._output) or bool(self._ready and self._send_window > 0)
+
+    # -- bytes in ----------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes, now: float) -> list[Http2Event]:
+        """What these bytes from the client, received at `now` (seconds, any origin), amount to."""
+        if self._has_failed:
+            return []
+        events: list[Http2Event] = []
+        self._buffer += data
+        try:
+            self._read_frames(now, events)
+            if self._num_reply_bytes > MAX_REPLY_BYTES:
+                raise _ConnectionFault(ErrorCodes.ENHANCE_YOUR_CALM, "replies are left unread")
+        except _ConnectionFault as fault:
+            self.fail(fault.error, fault.reason)
+            events.append(ConnectionEnded(fault.error, fault.reason))
+        return events
+
+    def _read_frames(self, now: float, events: list[Http2Event]) -> None:
+        buffer = self._buffer
+        if self._preface_left:
+            length = min(len(self._preface_left), len(buffer))
+            if not self._preface_left.startswith(buffer[:length]):
+                raise _protocol_error("no HTTP/2 preface")
+            self._preface_left = self._preface_left[length:]
+            del buffer[:length]
+        offset = 0
+        try:
+            while len(buffer) - offset >= FRAME_HEADER_BYTES:
+                length, kind, flags, stream_id = frames.read_frame_header(buffer, offset)
+                if length > MAX_FRAME_BYTES:
+                    raise _size_error("a frame over SETTINGS_MAX_FRAME_SIZE")
+                start = offset + FRAME_HEADER_BYTES
+                if len(buffer) < start + length:
+                    return
+                offset = start + length
+                self._read_frame(kind, flags, stream_id, bytes(buffer[start:offset]), now, events)
+        finally:
+            del buffer[:offset]
+
+    def _read_frame(
+        self, kind: int, flags: int, stream_id: int, payload: bytes, now: float, events: list[Http2Event]
+    ) -> None:
+        if not self._has_settings and (kind != FrameType.SETTINGS or flags & Flag.ACK):
+            raise _protocol_error("the first frame is not SETTINGS")
+        if self._block is not None and (kind != FrameType.CONTINUATION or stream_id != self._block.stream_id):
+            raise _protocol_error("a frame within a header block")
+        if kind == FrameType.DATA:
+            self._read_data(flags, stream_id, payload, now, events)
+        elif kind == FrameType.HEADERS:
+            self._read_headers(flags, stream_id, payload, now, events)
+        elif kind == FrameType.WINDOW_UPDATE:
+            self._read_window_update(stream_id, payload, now, events)
+        elif kind == FrameType.RST_STREAM:
+            self._read_rst_stream(stream_id, payload, now, events)
+        elif kind == FrameType.SETTINGS:
+            self._read_settings(flags, stream_id, payload, now)
+        elif kind == FrameType.PING:
+            self._read_ping(flags, stream_id, payload, now, events)
+        elif kind == FrameType.CONTINUATION:
+            self._read_continuation(flags, payload, now, events)
+        elif kind == FrameType.PRIORITY:
+            self._read_priority(stream_id, payload, now, events)
+        elif kind == FrameType.GOAWAY:
+            if stream_id or len(payload) < 8:
+                raise _protocol_error("a malformed GOAWAY")
+        elif kind == FrameType.PUSH_PROMISE:
+            raise _protocol_error("PUSH_PROMISE from a client")
+        else:
+            self._spend(Abuse.UNKNOWN, now)
+
+    def _read_headers(self, flags: int, stream_id: int, payload: bytes, now: float, events: list[Http2Event]) -> None:
+        if stream_id % 2 == 0:
+            raise _protocol_error("HEADERS on a stream that is not the client's")
+        payload = _without_padding(flags, payload)
+        if flags & Flag.PRIORITY:
+            if len(payload) < 5:
+                raise _size_error("HEADERS too short for their priority")
+            payload = payload[5:]
+        self._block = _Block(stream_id, bool(flags & Flag.END_STREAM), bytearray(payload), now)
+        if flags & Flag.END_HEADERS:
+            self._end_block(now, events)
+
+    def _read_continuation(self, flags: int, payload: bytes, now: float, events: list[Http2Event]) -> None:
+        block = self._block
+        if block is None:
+            raise _protocol_error("CONTINUATION without HEADERS")
+        block.num_continuations += 1
+        if not payload:
+            self._spend(Abuse.EMPTY, now)
+        block.data += payload
+        if block.num_continuations > MAX_CONTINUATIONS or len(block.data) > MAX_BLOCK_BYTES:
+            raise _ConnectionFault(ErrorCodes.ENHANCE_YOUR_CALM, "an oversized header block")
+        if flags & Flag.END_HEADERS:
+            self._end_block(now, events)
+
+    def _end_block(self, now: float, events: list[Http2Event]) -> None:
+        block = self._block
+        assert block is not None
+        self._block = None
+        try:
+            fields = self._decoder.decode(bytes(block.data))
+        except BlockError as error:
+            code = ErrorCodes.ENHANCE_YOUR_CALM if error.is_oversized else ErrorCodes.COMPRESSION_ERROR
+            raise _ConnectionFault(code, str(error)) from error
+        stream = self._streams.get(block.stream_id)
+        if stream is not None:
+            self._read_trailer(stream, fields, block.ends_stream, now, events)
+        elif block.stream_id > self._last_stream_id:
+            self._open_stream(block.stream_id, fields, block.ends_stream, now, events)
+        elif block.stream_id not in self._remembered:
+            raise _ConnectionFault(ErrorCodes.STREAM_CLOSED, "HEADERS on a closed stream")
+
+    def _open_stream(
+        self, stream_id: int, fields: list[tuple[bytes, bytes]], ends: bool, now: float, events: list[Http2Event]
+    ) -> None:
+        if self._is_closed_to_new:
+            # After the last GOAWAY: the client knows, or will, that nobody looks at this one (section 6.8).
+            self._remember(stream_id)
+            return
+        self._last_stream_id = stream_id
+        if len(self._streams) >= MAX_CONCURRENT_STREAMS or self._num_held >= MAX_HELD_STREAMS:
+            self._spend(Abuse.REFUSED, now)
+            self._remember(stream_id)
+            self._reply(frames.rst_stream(stream_id, ErrorCodes.REFUSED_STREAM))
+            return
+        stream = Stream(stream_id, send_window=self._initial_send_window)
+        stream.has_request_ended = ends
+        self._streams[stream_id] = stream
+        self._num_held += 1
+        self._budgets.earn(Abuse.PRIORITY, PRIORITIES_PER_STREAM)
+        try:
+            head = parse_fields(fields)
+            stream.sends_body = head.method != "HEAD"
+            if head.get(b"content-length") is not None:
+                stream.expected_bytes = body_length(head)
+            if ends and stream.expected_bytes:
+                raise malformed("a Content-Length without a body")
+        except RequestError as error:
+            events.append(RequestRefused(stream, error))
+            return
+        if not ends:
+            expectation = head.get(b"expect")
+            stream.expects_continue = expectation is not None and expectation.lower() == b"100-continue"
+        events.append(RequestArrived(stream, head))
+
+    def _read_trailer(
+        self, stream: Stream, fields: list[tuple[bytes, bytes]], ends: bool, now: float, events: list[Http2Event]
+    ) -> None:
+        if stream.has_request_ended:
+            self._fail_stream(stream, ErrorCodes.STREAM_CLOSED, now, events)
+            return
+        try:
+            check_fields(fields)
+        except RequestError:
+            ends = False
+        if not ends:
+            self._fail_stream(stream, ErrorCodes.PROTOCOL_ERROR, now, events)
+            return
+        self._end_request(stream, now, events)
+
+    def _read_data(self, flags: int, stream_id: int, payload: bytes, now: float, events: list[Http2Event]) -> None:
+        # Whatever becomes of it, all of the frame counts against the windows, padding included (section 6.9.1).
+        length = len(payload)
+        self._receive_window -= length
+        if self._receive_window < 0:
+            raise _ConnectionFault(ErrorCodes.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
+        data = _without_padding(flags, payload)
+        ends = bool(flags & Flag.END_STREAM)
+        if not data and not ends:
+            self._spend(Abuse.EMPTY, now)
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            self._credit_connection(length)
+            if stream_id % 2 == 0 or (stream_id > self._last_stream_id and stream_id not in self._remembered):
+                raise _protocol_error("DATA on a stream that is not open")
+            if stream_id not in self._remembered:
+                raise _ConnectionFault(ErrorCodes.STREAM_CLOSED, "DATA on a closed stream")
+            return
+        stream.receive_window -= length
+        stream.received_bytes += len(data)
+        error: ErrorCodes | None = None
+        if stream.has_request_ended:
+            error = ErrorCodes.STREAM_CLOSED
+        elif stream.receive_window < 0:
+            error = ErrorCodes.FLOW_CONTROL_ERROR
+        elif stream.expected_bytes is not None and stream.received_bytes > stream.expected_bytes:
+            error = ErrorCodes.PROTOCOL_ERROR
+        if error is not None:
+            self._credit_connection(length)
+            self._fail_stream(stream, error, now, events)
+            return
+        self._consume(stream, length - len(data))
+        if data:
+            stream.unread.append(data)
+        if ends:
+            self._end_request(stream, now, events)
+        elif data:
+            events.append(BodyArrived(stream))
+
+    def _end_request(self, stream: Stream, now: float, events: list[Http2Event]) -> None:
+        if stream.expected_bytes is not None and stream.received_bytes != stream.expected_bytes:
+            self._fail_stream(stream, ErrorCodes.PROTOCOL_ERROR, now, events)
+            return
+        stream.has_request_ended = True
+        events.append(BodyArrived(stream))
+
+    def _read_window_update(self, stream_id: int, payload: bytes, now: float, events: list[Http2Event]) -> None:
+        if len(payload) != 4:
+            raise _size_error("a WINDOW_UPDATE that is not 4 bytes")
+        self._spend(Abuse.WINDOW_UPDATE, now)
+        increment = frames.read_long(payload) & MAX_WINDOW_BYTES
+        if stream_id == 0:
+            if increment == 0:
+                raise _protocol_error("a WINDOW_UPDATE of nothing")
+            self._send_window += increment
+            if self._send_window > MAX_WINDOW_BYTES:
+                raise _ConnectionFault(ErrorCodes.FLOW_CONTROL_ERROR, "the connection's window overflows")
+            return
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            self._check_was_opened(stream_id)
+        elif increment == 0:
+            self._fail_stream(stream, ErrorCodes.PROTOCOL_ERROR, now, events)
+        elif stream.send_window + increment > MAX_WINDOW_BYTES:
+            self._fail_stream(stream, ErrorCodes.FLOW_CONTROL_ERROR, now, events)
+        else:
+            stream.send_window += increment
+            self._make_ready(stream)
+
+    def _read_rst_stream(self, stream_id: int, payload: bytes, now: float, events: list[Http2Event]) -> None:
+        if len(payload) != 4:
+            raise _size_error("an RST_STREAM that is not 4 bytes")
+        self._spend(Abuse.RESET, now)
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            self._check_was_opened(stream_id)
+            return
+        self._close(stream)
+        self._remember(stream_id)
+        events.append(StreamEnded(stream))
+
+    def _read_settings(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
+        if stream_id:
+            raise _protocol_error("SETTINGS on a stream")
+        if flags & Flag.ACK:
+            if payload:
+                raise _size_error("an acknowledgement of SETTINGS with content")
+            return
+        if len(payload) % 6:
+            raise _size_error("SETTINGS that are no multiple of 6 bytes")
+        self._has_settings = True
+        self._spend(Abuse.SETTINGS, now)
+        for code, value in frames.read_settings(payload):
+            if code == SettingCodes.INITIAL_WINDOW_SIZE:
+                self._change_initial_window(value)
+            elif code == SettingCodes.MAX_FRAME_SIZE:
+                # Ours stay at the size that every peer takes.
+                if not MAX_FRAME_BYTES <= value < 2**24:
+                    raise _protocol_error("SETTINGS_MAX_FRAME_SIZE out of range")
+            elif code == SettingCodes.ENABLE_PUSH and value > 1:
+                raise _protocol_error("SETTINGS_ENABLE_PUSH out of range")
+        self._reply(frames.SETTINGS_ACK)
+
+    def _change_initial_window(self, value: int) -> None:
+        if value > MAX_WINDOW_BYTES:
+            raise _ConnectionFault(ErrorCodes.FLOW_CONTROL_ERROR, "SETTINGS_INITIAL_WINDOW_SIZE out of range")
+        change = value - self._initial_send_window
+        self._initial_send_window = value
+        for stream in self._streams.values():
+            stream.send_window += change
+            if stream.send_window > MAX_WINDOW_BYTES:
+                raise _ConnectionFault(ErrorCodes.FLOW_CONTROL_ERROR, "a stream's window overflows")
+            self._make_ready(stream)
+
+    def _read_ping(self, flags: int, stream_id: int, payload: bytes, now: float, events: list[Http2Event]) -> None:
+        if stream_id:
+            raise _protocol_error("PING on a stream")
+        if len(payload) != 8:
+            raise _size_error("a PING that is not 8 bytes")
+        self._spend(Abuse.PING, now)
+        if not flags & Flag.ACK:
+            self._reply(frames.ping(payload, is_ack=True))
+        elif payload == _DRAIN_PING and not self._is_closed_to_new:
+            self.finish_drain()
+            events.append(DrainConfirmed())
+
+    def _read_priority(self, stream_id: int, payload: bytes, now: float, events: list[Http2Event]) -> None:
+        if stream_id == 0:
+            raise _protocol_error("PRIORITY without a stream")
+        self._spend(Abuse.PRIORITY, now)
+        if len(payload) != 5 and (stream := self._streams.get(stream_id)) is not None:
+            self._fail_stream(stream, ErrorCodes.FRAME_SIZE_ERROR, now, events)
+
+    def _check_was_opened(self, stream_id: int) -> None:
+        """A frame on a stream that is closed is late, one on a stream that never opened a fault (section 5.1)."""
+        if stream_id % 2 == 0 or (stream_id > self._last_stream_id and stream_id not in self._remembered):
+            raise _protocol_error("a frame on a stream that was never opened")
+
+    def _spend(self, abuse: Abuse, now: float) -> None:
+        if not self._budgets.spend(abuse, now):
+            raise _ConnectionFault(ErrorCodes.ENHANCE_YOUR_CALM, f"too many {abuse.label}")
+
+    def _fail_stream(self, stream: Stream, error: ErrorCodes, now: float, events: list[Http2Event]) -> None:
+        self._spend(Abuse.RESET, now)
+        self.reset(stream, error)
+        events.append(StreamEnded(stream))
+
+    # -- bodies ------------------------------------------------------------------------------------------------------
+
+    def open_body(self, stream: Stream) -> None:
+        """The body is wanted: sends 100 Continue if the client waits for it, and widens the stream's window."""
+        if stream.is_closed or stream.has_request_ended:
+            return
+        if stream.expects_continue and not stream.received_bytes:
+            self._put(frames.headers(stream.id, self._start_block() + encode_answer(100, ()), end_stream=False))
+        stream.expects_continue = False
+        stream.target_window = BODY_WINDOW_BYTES
+        widened = BODY_WINDOW_BYTES
+        if stream.expected_bytes is not None:
+            widened = min(widened, stream.expected_bytes - stream.received_bytes)
+        if widened > stream.receive_window:
+            self._reply(frames.window_update(stream.id, widened - stream.receive_window))
+            stream.receive_window = widened
+
+    def take_body(self, stream: Stream) -> list[bytes]:
+        """The pieces of the body that have arrived since the last call; gives their credit back to the client."""
+        pieces = stream.unread
+        if pieces:
+            stream.unread = []
+            self._consume(stream, sum(map(len, pieces)))
+        return pieces
+
+    def _consume(self, stream: Stream, num_bytes: int) -> None:
+        if not num_bytes:
+            return
+        self._credit_connection(num_bytes)
+        if stream.is_closed or stream.has_request_ended:
+            return
+        stream.consumed += num_bytes
+        window = stream.receive_window
+        if stream.expected_bytes is not None and stream.expected_bytes - stream.received_bytes <= window:
+            return
+        if 2 * stream.consumed >= stream.target_window or window < MAX_FRAME_BYTES:
+            self._reply(frames.window_update(stream.id, stream.consumed))
+            stream.receive_window += stream.consumed
+            stream.consumed = 0
+
+    def _credit_connection(self, num_bytes: int) -> None:
+        self._consumed += num_bytes
+        if 2 * self._consumed >= CONNECTION_WINDOW_BYTES:
+            self._reply(frames.window_update(0, self._consumed))
+            self._receive_window += self._consumed
+            self._consumed = 0
+
+    # -- answers in --------------------------------------------------------------------------------------------------
+
+    def answer(self, stream: Stream, status: int, headers: Headers, body: bytes) -> None:
+        """Answers whole; see `Stream.num_sent` for how much of the body is on its way.
+
+        Raises:
+            ValueError: a field is malformed; nothing has changed.
+        """
+        block = encode_answer(status, (*headers, (b"content-length", b"%d" % len(body))))
+        if stream.is_closed:
+            return
+        if not stream.sends_body:
+            body = b""
+        self._put(frames.headers(stream.id, self._start_block() + block, end_stream=not body))
+        length = len(body)
+        stream.num_queued += length
+        if not body:
+            self._finish(stream)
+        elif (
+            length <= min(SMALL_ANSWER_BYTES, stream.send_window, self._send_window)
+            and self._num_output_bytes <= BATCH_BYTES
+        ):
+            self._send_window -= length
+            stream.num_sent += length
+            self._put(frames.data(stream.id, body, end_stream=True))
+            self._finish(stream)
+        else:
+            stream.queue += body
+            stream.ends_after_queue = True
+            self._make_ready(stream)
+
+    def begin_answer(self, stream: Stream, status: int, headers: Headers) -> None:
+        """The head of an answer of unknown length.
+
+        Raises:
+            ValueError: a field is malformed; nothing has changed.
+        """
+        block = encode_answer(status, headers)
+        if not stream.is_closed:
+            self._put(frames.headers(stream.id, self._start_block() + block, end_stream=False))
+
+    def queue(self, stream: Stream, data: bytes) -> None:
+        """Adds to the answer's body."""
+        if stream.sends_body and not stream.is_closed:
+            stream.queue += data
+            stream.num_queued += len(data)
+            if not stream.is_ready:
+                self._make_ready(stream)
+
+    def end(self, stream: Stream) -> None:
+        """The answer's body is complete."""
+        if stream.is_closed:
+            return
+        if stream.queue:
+            stream.ends_after_queue = True
+        else:
+            self._put(frames.data(stream.id, b"", end_stream=True))
+            self._finish(stream)
+
+    def reset(self, stream: Stream, error: ErrorCodes) -> None:
+        """Ends a stream at once; what was queued on it is dropped."""
+        if not stream.is_closed:
+            self._close(stream)
+            self._remember(stream.id)
+            self._reply(frames.rst_stream(stream.id, error))
+
+    def release(self, stream: Stream) -> None:
+        """Nobody works on the stream any more. One that is still open is reset."""
+        self._num_held -= 1
+        self.reset(stream, ErrorCodes.INTERNAL_ERROR)
+
+    def begin_drain(self) -> None:
+        """Asks the client to open no more streams; those on their way are still served (section 6.8)."""
+        if not self._has_failed and not self._is_closed_to_new:
+            self._put(frames.goaway(MAX_STREAM_ID, ErrorCodes.NO_ERROR) + frames.ping(_DRAIN_PING))
+
+    def finish_drain(self) -> None:
+        """Says which stream is the last one that is served."""
+        if not self._has_failed and not self._is_closed_to_new:
+            self._is_closed_to_new = True
+            self._put(frames.goaway(self._last_stream_id, ErrorCodes.NO_ERROR))
+
+    def fail(self, error: ErrorCodes, reason: str) -> None:
+        """Ends the connection: nothing more is read, and GOAWAY is the last thing that is sent."""
+        if self._has_failed:
+            return
+        self._has_failed = True
+        for stream in tuple(self._streams.values()):
+            self._close(stream)
+        self._ready.clear()
+        self._buffer.clear()
+        self._block = None
+        self._put(frames.goaway(self._last_stream_id, error, reason.encode("ascii")))
+
+    # -- bytes out ---------------------------------------------------------------------------------------------------
+
+    def data_to_send(self) -> bytes:
+        """What goes out next: all but bodies, then about `BATCH_BYTES` of bodies, a frame of each stream in turn."""
+        parts = self._output
+        room = BATCH_BYTES
+        ready = self._ready
+        num_frames = 0
+        while ready and room > 0 and self._send_window > 0:
+            stream = ready.popleft()
+            queue = stream.queue
+            length = min(len(queue), MAX_FRAME_BYTES, stream.send_window, self._send_window)
+            if stream.is_closed or length <= 0:
+                stream.is_ready = False
+                continue
+            if length == len(queue):
+                payload: bytes | bytearray = queue
+                stream.queue = bytearray()
+                is_last = stream.ends_after_queue
+                stream.is_ready = False
+            else:
+                payload = queue[:length]
+                del queue[:length]
+                is_last = False
+                ready.append(stream)
+            parts.append(frames.data(stream.id, payload, end_stream=is_last))
+            num_frames += 1
+            room -= length
+            self._send_window -= length
+            stream.send_window -= length
+            stream.num_sent += length
+            if stream.is_watched:
+                self._progressed.append(stream)
+            if is_last:
+                self._finish(stream)
+        self._output = []
+        self._num_output_bytes = self._num_reply_bytes = 0
+        if num_frames:
+            self._budgets.earn(Abuse.WINDOW_UPDATE, num_frames * WINDOW_UPDATES_PER_DATA)
+        return b"".join(parts)
+
+    def take_progressed(self) -> list[Stream]:
+        """Watched streams of which bytes have been sent since the last call; one may be named twice."""
+        progressed = self._progressed
+        if progressed:
+            self._progressed = []
+        return progressed
+
+    def _finish(self, stream: Stream) -> None:
+        """The answer is out. A body that is still coming is not wanted, which NO_ERROR says without taking the answer
+        back (section 8.1)."""
+        if stream.has_request_ended:
+            self._close(stream)
+        else:
+            self.reset(stream, ErrorCodes.NO_ERROR)
+
+    def _close(self, stream: Stream) -> None:
+        stream.is_closed = True
+        stream.queue = bytearray()
+        del self._streams[stream.id]
+        if stream.is_watched:
+            self._progressed.append(stream)
+        if stream.unread:
+            self._credit_connection(sum(map(len, stream.unread)))
+            stream.unread = []
+
+    def _remember(self, stream_id: int) -> None:
+        self._remembered[stream_id] = None
+        if len(self._remembered) > _MAX_REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
+
+    def _make_ready(self, stream: Stream) -> None:
+        if stream.queue and not stream.is_ready and stream.send_window > 0:
+            stream.is_ready = True
+            self._ready.append(stream)
+
+    def _start_block(self) -> bytes:
+        if self._has_sent_block:
+            return b""
+        self._has_sent_block = True
+        return NO_TABLE
+
+    def _put(self, data: bytes) -> None:
+        self._output.append(data)
+        self._num_output_bytes += len(data)
+
+    def _reply(self, data: bytes) -> None:
+        self._put(data)
+        self._num_reply_bytes += len(data)
+
+
+def _without_padding(flags: int, payload: bytes) -> bytes:
+    """The content of a DATA or HEADERS frame (section 6.1)."""
+    if not flags & Flag.PADDED:
+        return payload
+    if not payload or payload[0] >= len(payload):
+        raise _protocol_error("padding longer than its frame")
+    return payload[1 : len(payload) - payload[0]]
+
+
+def _protocol_error(reason: str) -> _ConnectionFault:
+    return _ConnectionFault(ErrorCodes.PROTOCOL_ERROR, reason)
+
+
+def _size_error(reason: str) -> _ConnectionFault:
+    return _ConnectionFault(ErrorCodes.FRAME_SIZE_ERROR, reason)
