@@ -55,8 +55,8 @@ def test_dtypes_are_those_of_the_step_buffer() -> None:
     step = build_step(StepPlan((Chunk(sequence_at([1], [0], num_prompt_tokens=1), 0, 1, True),)), max_blocks=1)
     for array in (step.token_ids, step.positions, step.slots, step.sample_indices):
         assert array.dtype == np.int64
-    for array in (step.query_starts, step.context_lengths, step.block_tables):
-        assert array.dtype == np.int32
+    for array32 in (step.query_starts, step.context_lengths, step.block_tables):
+        assert array32.dtype == np.int32
 
 
 def test_the_rehearsal_reaches_the_last_position_of_every_row() -> None:
