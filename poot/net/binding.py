@@ -37,7 +37,7 @@ class Binding:
 
     def endpoints(self, peer: object) -> Endpoints:
         """Both ends of a connection accepted here; `peer` is what `accept` gave as its address."""
-        return Endpoints(peer_ip=_peer_ip(peer), local_host=self.local_host, local_port=self.local_port)
+        return Endpoints(peer_ip=peer_ip(peer), local_host=self.local_host, local_port=self.local_port)
 
 
 async def bind(address: Address) -> Binding:
@@ -176,7 +176,8 @@ def _describe(listening: socket.socket, *, local_host: str | None) -> Binding:
     )
 
 
-def _peer_ip(peer: object) -> str:
+def peer_ip(peer: object) -> str:
+    """The IP address in a socket address as `accept` gives it, one spelling for each client; "unix" without one."""
     if not isinstance(peer, tuple):
         return "unix"
     ip = str(peer[0]).partition("%")[0]

@@ -221,7 +221,9 @@ class Http2Connection:
                 self._output = anyio.Event()
                 while http.has_output:
                     if data := http.data_to_send():
+                        http.is_held_up = True
                         await transport.write(data)
+                        http.is_held_up = False
                     for stream in http.take_progressed():
                         exchange = self._exchanges.get(stream)
                         if exchange is not None and exchange.progress is not None:

@@ -157,9 +157,10 @@ class Http2Exchange:
         stream = self.stream_state
         if stream.is_closed:
             raise ClientGone
-        self._http.queue(stream, frame)
-        self._note_write()
-        self._on_output()
+        # What joins bytes that were queued in the same turn of the loop goes out with them, and shares their deadline.
+        if not self._http.queue(stream, frame):
+            self._note_write()
+            self._on_output()
         return stream.num_queued - stream.num_sent
 
     async def finish(self) -> None:

@@ -5,7 +5,7 @@ Pure functions; which frame may be sent when is `http2`'s business.
 
 from __future__ import annotations
 
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from struct import Struct
 
 from h2.errors import ErrorCodes
@@ -42,8 +42,11 @@ class FrameType(IntEnum):
     CONTINUATION = 9
 
 
-class Flag(IntFlag):
-    """Bits of a frame's flags. ACK and END_STREAM share one: they belong to different types."""
+class Flag:
+    """Bits of a frame's flags. ACK and END_STREAM share one: they belong to different types.
+
+    Plain numbers: an IntFlag takes a microsecond for each `&`, several times a frame.
+    """
 
     ACK = 0x1
     END_STREAM = 0x1

@@ -37,6 +37,9 @@ _STATIC_STATUSES = {
     if name == b":status"
 }
 
+_INDEXED = bytes(range(0x81, 0xFF))
+"""First and only bytes of an Indexed Header Field, by which a block changes nothing (section 6.1)."""
+
 NO_TABLE = b"\x20"
 """Sets our dynamic table to no size (section 6.3). Sent at the head of the first block, so that whatever table size the
 client allows later, there is nothing left to shrink."""
@@ -59,13 +62,25 @@ class BlockDecoder:
 
     def __init__(self) -> None:
         self._decoder = Decoder(max_header_list_size=MAX_DECODED_BYTES)
+        # The last block, if it only named table entries. A client that asks the same again sends the same bytes, and
+        # they mean the same until a block changes the table.
+        self._last: tuple[bytes, list[tuple[bytes, bytes]]] | None = None
 
     def decode(self, block: bytes) -> list[tuple[bytes, bytes]]:
-        """The fields of a block.
+        """The fields of a block: the same list again if it is the last one repeated, so it must not be changed.
 
         Raises:
             BlockError: it is malformed or too large; nothing can be decoded any more.
         """
+        if self._last is not None and self._last[0] == block:
+            return self._last[1]
+        self._last = None
+        fields = self._decode(block)
+        if not block.translate(None, _INDEXED):
+            self._last = (block, fields)
+        return fields
+
+    def _decode(self, block: bytes) -> list[tuple[bytes, bytes]]:
         try:
             return list(self._decoder.decode(block, raw=True))
         except OversizedHeaderListError as error:

@@ -152,14 +152,19 @@ class Http2:
     Feed it with `receive`, and send what `data_to_send` returns whenever `has_output`. Answer a stream with `answer`,
     or with `begin_answer`, `queue` and `end`; all of these do nothing on a stream that is closed. Call `release` once
     for every stream that arrived or was refused, when nobody works on it any more.
+
+    Attributes:
+        is_held_up: set by the shell while the client takes no bytes.
     """
 
     def __init__(self) -> None:
+        self.is_held_up = False
         self._buffer = bytearray()
         self._preface_left = PREFACE
         self._has_settings = False
         self._has_failed = False
         self._decoder = BlockDecoder()
+        self._last_parsed: tuple[list[tuple[bytes, bytes]], Head] | None = None
         self._block: _Block | None = None
         self._streams: dict[int, Stream] = {}
         self._num_held = 0
@@ -334,7 +339,7 @@ class Http2:
         self._num_held += 1
         self._budgets.earn(Abuse.PRIORITY, PRIORITIES_PER_STREAM)
         try:
-            head = parse_fields(fields)
+            head = self._parse(fields)
             stream.sends_body = head.method != "HEAD"
             if head.get(b"content-length") is not None:
                 stream.expected_bytes = body_length(head)
@@ -347,6 +352,12 @@ class Http2:
             expectation = head.get(b"expect")
             stream.expects_continue = expectation is not None and expectation.lower() == b"100-continue"
         events.append(RequestArrived(stream, head))
+
+    def _parse(self, fields: list[tuple[bytes, bytes]]) -> Head:
+        """As `parse_fields`, which a repeated head (see `BlockDecoder.decode`) does not need a second time."""
+        if self._last_parsed is None or self._last_parsed[0] is not fields:
+            self._last_parsed = (fields, parse_fields(fields))
+        return self._last_parsed[1]
 
     def _read_trailer(
         self, stream: Stream, fields: list[tuple[bytes, bytes]], ends: bool, now: float, events: list[Http2Event]
@@ -598,13 +609,16 @@ class Http2:
         if not stream.is_closed:
             self._put(frames.headers(stream.id, self._start_block() + block, end_stream=False))
 
-    def queue(self, stream: Stream, data: bytes) -> None:
-        """Adds to the answer's body."""
-        if stream.sends_body and not stream.is_closed:
-            stream.queue += data
-            stream.num_queued += len(data)
-            if not stream.is_ready:
-                self._make_ready(stream)
+    def queue(self, stream: Stream, data: bytes) -> bool:
+        """Adds to the answer's body; says whether it joined bytes that only wait for the next `data_to_send`."""
+        if stream.is_closed or not stream.sends_body:
+            return False
+        stream.queue += data
+        stream.num_queued += len(data)
+        if stream.is_ready:
+            return self._send_window > 0 and not self.is_held_up
+        self._make_ready(stream)
+        return False
 
     def end(self, stream: Stream) -> None:
         """The answer's body is complete."""
