@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "net": BASE | {"config"},
     "api": BASE | {"config", "net", "engine"},
     "server": BASE | {"config", "devices", "engine", "net", "api"},
+    "hosted": BASE | {"config", "devices", "engine", "net", "api", "server", "cli"},
     "cli": BASE | {"config", "devices", "engine", "net", "api", "server"},
     "__main__": BASE | {"config", "server", "cli"},
     "__init__": set(),

@@ -201,12 +201,13 @@ class AsgiExchange:
     async def _linger(self) -> None:
         """Drops what the client still sends of a body that nobody wants, within the limits of `Transport.linger`.
 
-        Hosts close the connection with the last message of the answer, and closing it on a client that sends would
-        reset it and could take the answer with it. Until that message the host also has to get rid of what it
-        received: Hypercorn's queue is short, and it waits for room. A stream of HTTP/2 ends alone, without a reset.
+        Hosts close an HTTP/1.1 connection with the last message of such an answer, and closing it on a client that
+        sends would reset it and could take the answer with it. Until that message the host also has to get rid of
+        what it received: Hypercorn's queue is short, and it waits for room; and over HTTP/2 Hypercorn 0.18 fails on
+        DATA for a stream that it has answered, on asyncio with that connection, on trio with the whole server.
         """
         self._discard()
-        with anyio.move_on_after(LINGER_SECONDS if self._is_http1 else 0):
+        with anyio.move_on_after(LINGER_SECONDS):
             while not self._has_body_ended and self._num_received <= LINGER_BYTES and not self.is_gone:
                 await self._wait_for_message()
 
