@@ -4,7 +4,7 @@
     errors <- config <- net     <----------  api
 
 `log`, `metrics` and `progress` are base modules that every part may use. `net` and `engine` never import each other.
-torch stays in `devices` and the tensor half of `engine`; h11 and h2 in `net/http`; the event loops behind AnyIO.
+torch stays in `devices` and the tensor half of `engine`; h2 in `net/http`; the event loops behind AnyIO.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ONLY_IN = {
     "torch": TORCH,
     "triton": ("devices/",),
     "safetensors": ("engine/checkpoint/",),
-    "h11": ("net/http/",),
+    "h11": (),
     "h2": ("net/http/",),
     "asyncio": ("server.py",),
     "trio": ("server.py",),
@@ -123,7 +123,7 @@ def test_a_forbidden_import_is_found(source: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("source", "text"),
     [
-        ("net/http/http1.py", "import h11"),
+        ("net/http/http2.py", "import h2"),
         ("engine/models/decoder.py", "import torch"),
         ("api/gate.py", "from poot.net.exchange import Head\nfrom poot.engine.sequence import Sequence"),
         ("net/connection.py", "from .http import http1\nimport anyio"),

@@ -1,28 +1,42 @@
 """HTTP/1.1 as a state machine without sockets or time: bytes in and events out, answers in and bytes out.
 
-`head` reads and checks the head, because heads that h11 would raise on (odd Content-Length, Transfer-Encoding, no
-Host) must reach the application, whose gate answers them in its own order. h11 then keeps the state of the cycle from
-a head reduced to what framing depends on: how much body is due, how the answer is delimited for this method and
-version, who may speak, and whether the connection can carry another request.
+`head` reads and checks the head, because heads that deserve an answer of their own (odd Content-Length,
+Transfer-Encoding, no Host) must reach the application, whose gate answers them in its order. What is left of HTTP/1.1
+is here: how much body is due, how the answer is delimited for this method and version (RFC 9112 section 6.3), and
+whether the connection can carry another request (section 9.3).
+
+No library sits underneath: h11 would read every head and check every answer a second time, which was half the cost of a
+small request. It is the reference in the tests instead, as the client that reads every kind of answer written here
+and has to agree about where it ends and whether the connection goes on.
 """
 
 from __future__ import annotations
 
+import re
+from enum import Enum
 from http import HTTPStatus
-from typing import TypeVar
-
-import h11
 
 from poot.errors import RequestError
 from poot.net.exchange import Head, Headers
 from poot.net.http.events import BodyArrived, BodyEnded, Event, RequestArrived, RequestRefused
-from poot.net.http.head import body_length, find_head_end, parse_head
+from poot.net.http.head import FIELD_NAME, FIELD_VALUE, body_length, find_head_end, parse_head
 
-_REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
+_STATUS_LINES = {
+    status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode("ascii")) for status in HTTPStatus
+}
 _BODILESS_STATUSES = (204, 304)
 _CRLF = b"\r\n"
+_CONTINUE = _STATUS_LINES[100] + _CRLF
+_LAST_CHUNK = b"0\r\n\r\n"
+_FIELD_LINES = re.compile(rb"(?:%b: %b\r\n)*" % (FIELD_NAME.pattern, FIELD_VALUE.pattern))
 
-_H11Event = TypeVar("_H11Event", h11.Request, h11.Data, h11.EndOfMessage)
+
+class _Answer(Enum):
+    """How far the answer of a cycle is."""
+
+    NONE = "none"
+    BEGUN = "begun"
+    ENDED = "ended"
 
 
 class Http1:
@@ -34,7 +48,6 @@ class Http1:
     """
 
     def __init__(self) -> None:
-        self._h11 = h11.Connection(h11.SERVER)
         self._buffer = bytearray()
         self._scanned = 0
         self._has_skipped_blank_line = False
@@ -43,6 +56,9 @@ class Http1:
         # Body bytes not handed out yet; None when the framing fields cannot be read.
         self._body_left: int | None = 0
         self._has_told_body_end = False
+        self._expects_continue = False
+        self._answer = _Answer.NONE
+        self._is_last = False
         self._is_chunked = False
         self._sends_body = True
 
@@ -69,7 +85,7 @@ class Http1:
     @property
     def is_reusable(self) -> bool:
         """Whether request and answer are complete and another request may follow."""
-        return self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE
+        return self._answer is _Answer.ENDED and self._body_left == 0 and not self._is_last
 
     def receive(self, data: bytes) -> None:
         """Takes bytes from the peer."""
@@ -101,25 +117,24 @@ class Http1:
         data = bytes(self._buffer[: self._body_left])
         del self._buffer[: len(data)]
         self._body_left -= len(data)
-        self._h11.receive_data(data)
-        event = BodyArrived(bytes(self._pull(h11.Data).data))
-        if self._body_left == 0:
-            self._pull(h11.EndOfMessage)
-        return event
+        self._expects_continue = False
+        return BodyArrived(data)
 
     def next_cycle(self) -> None:
         """Forgets the finished request; what was received ahead is the beginning of the next."""
-        self._h11.start_next_cycle()
+        assert self.is_reusable
         self._head = None
+        self._answer = _Answer.NONE
         self._has_told_body_end = False
         self._scanned = 0
         self._has_skipped_blank_line = False
 
     def ask_for_body(self) -> bytes:
         """100 Continue, or nothing when the client does not wait for one (RFC 9110 section 10.1.1)."""
-        if not self._h11.they_are_waiting_for_100_continue:
+        if not self._expects_continue:
             return b""
-        return self._send(h11.InformationalResponse(status_code=100, reason=_REASONS[100], headers=[]))
+        self._expects_continue = False
+        return _CONTINUE
 
     def answer(self, status: int, headers: Headers, body: bytes, *, close: bool) -> bytes:
         """A whole answer with its Content-Length; its body is left out where the method or status has none.
@@ -132,34 +147,39 @@ class Http1:
                 client asked for that, and on HTTP/1.0.
 
         Raises:
-            h11.LocalProtocolError: a field is malformed; nothing has changed.
+            ValueError: a field is malformed; nothing has changed.
         """
         if status not in _BODILESS_STATUSES:
             headers = (*headers, (b"content-length", b"%d" % len(body)))
         head = self._answer_head(status, headers, close=close)
-        content = self._send(h11.Data(data=body)) if self._sends_body and body else b""
-        return head + content + self._send(h11.EndOfMessage())
+        self._answer = _Answer.ENDED
+        return head + body if self._sends_body else head
 
     def begin_answer(self, status: int, headers: Headers, *, close: bool) -> bytes:
         """The head of an answer of unknown length: chunked, or on HTTP/1.0 ended by the end of the connection.
 
         Raises:
-            h11.LocalProtocolError: a field is malformed; nothing has changed.
+            ValueError: a field is malformed; nothing has changed.
         """
+        is_chunked = self._head is not None and self._head.http_version == "1.1" and status not in _BODILESS_STATUSES
+        if is_chunked:
+            headers = (*headers, (b"transfer-encoding", b"chunked"))
         data = self._answer_head(status, headers, close=close)
-        self._is_chunked = self._head is not None and self._head.http_version == "1.1"
+        self._answer = _Answer.BEGUN
+        self._is_chunked = is_chunked
         return data
 
     def piece(self, data: bytes) -> bytes:
         """A piece of the answer's body as it goes on the wire; nothing for HEAD and for an empty piece."""
-        # Not by way of h11, whose state no piece changes: this runs for every token of every stream.
         if not data or not self._sends_body:
             return b""
         return b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data
 
     def end_answer(self) -> bytes:
         """What ends the answer: the last chunk, where there are chunks."""
-        return self._send(h11.EndOfMessage())
+        assert self._answer is _Answer.BEGUN
+        self._answer = _Answer.ENDED
+        return _LAST_CHUNK if self._is_chunked and self._sends_body else b""
 
     def _next_head(self) -> Event | None:
         if not self._has_skipped_blank_line and self._buffer[:2] == _CRLF:
@@ -180,41 +200,27 @@ class Http1:
             return RequestRefused(error)
         self._head = head
         self._body_left = body_length(head)
-        self._h11.receive_data(_framing_head(head, self._body_left))
-        self._pull(h11.Request)
-        if not self._body_left:
-            self._pull(h11.EndOfMessage)
-        return RequestArrived(head, self._h11.they_are_waiting_for_100_continue)
+        is_1_1 = head.http_version == "1.1"
+        self._is_last = not is_1_1 or b"close" in _options(head, b"connection")
+        self._expects_continue = is_1_1 and bool(self._body_left) and b"100-continue" in _options(head, b"expect")
+        return RequestArrived(head, self._expects_continue)
 
     def _answer_head(self, status: int, headers: Headers, *, close: bool) -> bytes:
+        if self._answer is not _Answer.NONE:
+            raise RuntimeError("the request has been answered already")
         # A body left unread stands where the next head would be looked for.
-        if close or self._is_refused or self._body_left != 0:
+        is_last = close or self._is_last or self._is_refused or self._body_left != 0
+        if is_last:
             headers = (*headers, (b"connection", b"close"))
-        response = h11.Response(status_code=status, headers=list(headers), reason=_REASONS.get(status, b""))
+        lines = b"".join([b"%b: %b\r\n" % field for field in headers])
+        # Counted too, since a value that brought line ends along could look like two fields.
+        if not _FIELD_LINES.fullmatch(lines) or lines.count(b"\n") != len(headers):
+            raise ValueError("a field of the answer is no token with a value of one line")
+        self._is_last = is_last
+        self._expects_continue = False
         self._sends_body = status not in _BODILESS_STATUSES and not (self._head and self._head.method == "HEAD")
-        return self._send(response)
-
-    def _send(self, event: h11.Event) -> bytes:
-        data = self._h11.send(event)
-        assert data is not None  # only ConnectionClosed has no bytes
-        return data
-
-    def _pull(self, kind: type[_H11Event]) -> _H11Event:
-        event = self._h11.next_event()
-        assert isinstance(event, kind), event  # the head was checked, and h11 is fed exactly the body
-        return event
-
-
-def _framing_head(head: Head, length: int | None) -> bytes:
-    """A head that says to h11 what decides framing and persistence in `head`, and nothing else."""
-    lines = [f"{head.method} / HTTP/{head.http_version}\r\nhost: poot".encode("ascii")]
-    if b"close" in _options(head, b"connection"):
-        lines.append(b"connection: close")
-    if length:
-        lines.append(b"content-length: %d" % length)
-        if b"100-continue" in _options(head, b"expect"):
-            lines.append(b"expect: 100-continue")
-    return b"\r\n".join(lines) + b"\r\n\r\n"
+        status_line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+        return status_line + lines + _CRLF
 
 
 def _options(head: Head, name: bytes) -> list[bytes]:

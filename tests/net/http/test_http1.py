@@ -187,7 +187,7 @@ def test_a_whole_answer_has_its_length() -> None:
 def test_a_stream_is_chunked() -> None:
     http = Http1()
     events(http, GET)
-    assert b"\r\nTransfer-Encoding: chunked\r\n" in http.begin_answer(200, (), close=False)
+    assert b"\r\ntransfer-encoding: chunked\r\n" in http.begin_answer(200, (), close=False)
     assert http.piece(b"a" * 17) == b"11\r\n" + b"a" * 17 + b"\r\n"
     assert http.piece(b"") == b"", "an empty chunk would end the body"
     assert http.end_answer() == b"0\r\n\r\n"
@@ -234,7 +234,7 @@ def test_statuses_without_a_body(status: int) -> None:
 def test_a_field_that_would_split_the_answer_is_refused_and_changes_nothing(value: bytes) -> None:
     http = Http1()
     events(http, GET)
-    with pytest.raises(h11.LocalProtocolError):
+    with pytest.raises(ValueError, match="field"):
         http.answer(200, ((b"x-a", value),), b"", close=False)
     assert http.answer(500, (), b"", close=False).startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
 
@@ -286,3 +286,70 @@ def test_any_split_of_a_pipeline_gives_the_same_requests(bodies: list[bytes], si
 def test_arbitrary_bytes_raise_nothing(data: bytes, size: int) -> None:
     for event in events(Http1(), data, step=size):
         assert isinstance(event, RequestArrived | RequestRefused | BodyArrived | BodyEnded)
+
+
+REQUESTS = {
+    "GET": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "HEAD": b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "close": b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    "HTTP/1.0": b"GET / HTTP/1.0\r\nHost: x\r\n\r\n",
+    "POST": POST,
+}
+
+
+@given(
+    st.sampled_from(sorted(REQUESTS)),
+    st.sampled_from([200, 204, 304, 400, 404, 503]),
+    st.booleans(),
+    st.booleans(),
+    st.lists(st.binary(max_size=20), max_size=4),
+    st.dictionaries(
+        st.sampled_from([b"x-a", b"date"]), st.from_regex(rb"[!-~]([ -~\x80-\xff]*[!-~])?", fullmatch=True)
+    ),
+)
+def test_h11_reads_what_is_answered_and_agrees_on_what_follows(
+    kind: str, status: int, is_streamed: bool, close: bool, pieces: list[bytes], fields: dict[bytes, bytes]
+) -> None:
+    http = Http1()
+    events(http, REQUESTS[kind])
+    headers = tuple(fields.items())
+    if is_streamed:
+        answer = http.begin_answer(status, headers, close=close)
+        answer += b"".join([http.piece(piece) for piece in pieces]) + http.end_answer()
+    else:
+        answer = http.answer(status, headers, b"".join(pieces), close=close)
+
+    client = h11.Connection(h11.CLIENT)
+    asked = [("host", "x"), *([("connection", "close")] if kind == "close" else [])]
+    client.send(h11.Request(method="HEAD" if kind == "HEAD" else "GET", target="/", headers=asked))
+    client.send(h11.EndOfMessage())
+    client.receive_data(answer)
+    if not http.is_reusable:
+        client.receive_data(b"")  # the connection closes after a last answer
+    response = client.next_event()
+    assert isinstance(response, h11.Response)
+    assert response.status_code == status
+    assert set(headers) <= set(response.headers)
+    body = b""
+    while isinstance(event := client.next_event(), h11.Data):
+        body += bytes(event.data)
+    assert isinstance(event, h11.EndOfMessage)
+    assert body == (b"" if kind == "HEAD" or status in (204, 304) else b"".join(pieces))
+    assert (client.their_state is h11.DONE) is http.is_reusable
+    assert client.trailing_data == (b"", not http.is_reusable)
+
+
+def test_a_request_is_answered_once() -> None:
+    http = Http1()
+    events(http, GET)
+    http.answer(200, (), b"", close=False)
+    with pytest.raises(RuntimeError):
+        http.answer(200, (), b"", close=False)
+
+
+@pytest.mark.parametrize("name", [b"", b"a b", b"a\r\nb", b"a:"])
+def test_a_field_name_that_is_no_token_is_refused(name: bytes) -> None:
+    http = Http1()
+    events(http, GET)
+    with pytest.raises(ValueError, match="field"):
+        http.answer(200, ((name, b"1"),), b"", close=False)
