@@ -100,7 +100,10 @@ class Logger:
 
     def _log(self, level: int, message: str, fields: dict[str, object]) -> None:
         if self._logger.isEnabledFor(level):
-            self._logger.log(level, "%s", message, extra={"fields": fields})
+            # Made here, since `Logger.log` looks for the caller's file and line on the stack, and no line shows them.
+            record = logging.LogRecord(self._logger.name, level, "", 0, message, None, None)
+            record.fields = fields
+            self._logger.handle(record)
 
 
 def get_logger(target: str) -> Logger:
@@ -111,10 +114,17 @@ def get_logger(target: str) -> Logger:
 class LineFormatter(logging.Formatter):
     """One line an event; a traceback follows on indented lines."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._second = -1
+        self._time = ""
+
     def format(self, record: logging.LogRecord) -> str:
-        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        if (second := int(record.created)) != self._second:
+            self._second = second
+            self._time = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         level = _NAMES.get(record.levelno, record.levelname)
-        head = f"{seconds}.{int(record.msecs):03d}Z {level} {record.name} {_escape(record.getMessage())}"
+        head = f"{self._time}.{int(record.msecs):03d}Z {level} {record.name} {_escape(record.getMessage())}"
         fields: dict[str, object] = getattr(record, "fields", {})
         line = " ".join([head, *(f"{key}={_field_value(value)}" for key, value in fields.items())])
         if record.exc_info:
@@ -161,11 +171,15 @@ _configured: list[str] = []
 
 
 def _escape(text: str) -> str:
+    if text.isascii() and text.isprintable():
+        return text
     return _CONTROL.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)
 
 
 def _field_value(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3f}".rstrip("0").rstrip(".")
+    if type(value) is int:
+        return str(value)
     text = str(value)
     return text if _PLAIN_VALUE.fullmatch(text) else json.dumps(text)

@@ -174,13 +174,11 @@ class _Tally:
     def annotate(self, exchange: Exchange) -> None:
         """Puts times and tokens into the access log. Of several choices the longest times count."""
 
-        def longest_ms(name: str) -> float:
-            return 1000 * max((getattr(each, name) for each in self._timings), default=0.0)
-
+        timings = self._timings
         exchange.annotate(
-            queue_ms=longest_ms("queue_seconds"),
-            prefill_ms=longest_ms("prefill_seconds"),
-            decode_ms=longest_ms("decode_seconds"),
+            queue_ms=1000 * max([each.queue_seconds for each in timings], default=0.0),
+            prefill_ms=1000 * max([each.prefill_seconds for each in timings], default=0.0),
+            decode_ms=1000 * max([each.decode_seconds for each in timings], default=0.0),
             prompt_tokens=self._num_prompt_tokens,
             generated_tokens=self._num_completion_tokens,
         )

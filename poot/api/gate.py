@@ -112,6 +112,9 @@ class Gate:
             )
         if method == "POST" or route.checks_host:
             check_host(head.authority, endpoints)
+        elif head.authority is None and head.http_version == "1.1":
+            # RFC 9112 section 3.2 asks for it. Whatever it names will do, so that probes and scrapers work.
+            raise BadRequest("the Host header field is missing", close=True)
         if method == "POST":
             self._rate.spend(endpoints.peer_ip)
             check_content_type(head)
@@ -123,7 +126,7 @@ class Gate:
 
 
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(?::(?P<port>[0-9]{0,5}))?")
-_LOOPBACK = ("127.0.0.1", "::1")
+_LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 def check_host(authority: str | None, endpoints: Endpoints) -> None:
@@ -146,11 +149,13 @@ def check_host(authority: str | None, endpoints: Endpoints) -> None:
     port = int(parsed["port"] or HTTP_PORT)
     if port != endpoints.local_port:
         raise MisdirectedRequest(f"Host names port {port}, which is not this server's")
+    host = parsed["host"]
+    if host in _LOCAL or host == endpoints.local_host:
+        return  # as nearly everybody spells it, without reading addresses
     bound = _host_key(endpoints.local_host)
     if bound in ("", "0.0.0.0", "::"):
         return
-    host = _host_key(parsed["host"])
-    if host not in ("localhost", *_LOOPBACK, bound):
+    if _host_key(host) not in (*_LOCAL, bound):
         raise MisdirectedRequest("Host does not name this server: it takes localhost, loopback and its bound address")
 
 
@@ -194,7 +199,7 @@ def check_length(head: Head, max_body_bytes: int) -> int:
     if not lengths:
         raise LengthRequired("Content-Length is missing", close=True)
     digits = lengths[0]
-    if len(lengths) > 1 or re.fullmatch(rb"[0-9]+", digits) is None:
+    if len(lengths) > 1 or not digits.isdigit():
         raise BadRequest("Content-Length must be one decimal number, sent once", close=True)
     significant = digits.lstrip(b"0") or b"0"
     if len(significant) > _MAX_LENGTH_DIGITS or int(significant) > max_body_bytes:

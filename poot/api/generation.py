@@ -56,9 +56,9 @@ async def open_choices(
         Draining: the engine takes no new sequences.
         EngineError: the engine failed on a choice before any was opened.
     """
-    opening = _open_one(engine, requests[0]) if len(requests) == 1 else _open_many(engine, requests)
-    async with opening as source:
-        with anyio.move_on_after(max_queue_wait_seconds) as wait:
+    async with engine.open(requests[0]) if len(requests) == 1 else _open_many(engine, requests) as events:
+        source = events if isinstance(events, _Many) else _One(events)
+        with anyio.CancelScope(deadline=anyio.current_time() + max_queue_wait_seconds) as wait:
             await source.wait_first()
         if wait.cancelled_caught:
             refused.inc()
@@ -113,12 +113,6 @@ class _Source:
         return True
 
 
-@asynccontextmanager
-async def _open_one(engine: ServedEngine, request: GenerationRequest) -> AsyncGenerator[_Source]:
-    async with engine.open(request) as events:
-        yield _One(events)
-
-
 class _One(_Source):
     def __init__(self, events: MemoryObjectReceiveStream[Event]) -> None:
         super().__init__()
@@ -135,7 +129,7 @@ class _One(_Source):
 
 
 @asynccontextmanager
-async def _open_many(engine: ServedEngine, requests: Sequence[GenerationRequest]) -> AsyncGenerator[_Source]:
+async def _open_many(engine: ServedEngine, requests: Sequence[GenerationRequest]) -> AsyncGenerator[_Many]:
     # One event of each choice may wait here; the rest waits in the engine's own channels, which are bounded by max_seq.
     send, receive = anyio.create_memory_object_stream[Indexed | RequestError](len(requests))
     try:

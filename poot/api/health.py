@@ -43,7 +43,8 @@ class Health:
             "version": __version__,
             "uptime_seconds": round(self._clock() - self._started, 3),
         }
-        if parse_qs(exchange.head.query).get("verbose", ["0"])[-1] not in ("0", "false"):
+        query = exchange.head.query
+        if query and parse_qs(query).get("verbose", ["0"])[-1] not in ("0", "false"):
             held = self._engine.statistics()
             facts["plan"] = dict(model.terms)
             facts["held"] = {

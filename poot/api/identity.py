@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from functools import lru_cache
 from typing import Any
 
 from poot import __version__
@@ -13,7 +14,12 @@ from poot.api.served import ServedModel
 
 def system_fingerprint(model: ServedModel) -> str:
     """Stays the same while build, model and backend do; with a seed, equal fingerprints mean equal answers."""
-    facts = "\0".join([__version__, model.model_id, model.backend, str(model.weight_bytes)])
+    return _fingerprint(model.model_id, model.backend, model.weight_bytes)
+
+
+@lru_cache(maxsize=1)
+def _fingerprint(model_id: str, backend: str, weight_bytes: int) -> str:
+    facts = "\0".join([__version__, model_id, backend, str(weight_bytes)])
     return "fp_" + hashlib.sha256(facts.encode()).hexdigest()[:12]
 
 

@@ -7,8 +7,8 @@ clock is passed in.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from prometheus_client import Counter, Gauge
 
@@ -39,18 +39,21 @@ class Places:
         self._num_held = 0
         self._gauge = gauge
         self._refused = refused
+        self._place = _Place(self._take, self._give_back)
 
     @property
     def num_held(self) -> int:
         return self._num_held
 
-    @contextmanager
-    def hold(self) -> Iterator[None]:
+    def hold(self) -> AbstractContextManager[None]:
         """Holds one place for the block.
 
         Raises:
-            TooManyRequests: all places are held.
+            TooManyRequests: all places are held; on entering the block.
         """
+        return self._place
+
+    def _take(self) -> None:
         if self._num_held >= self._num_places:
             self._refused.inc()
             raise TooManyRequests(
@@ -59,11 +62,24 @@ class Places:
             )
         self._num_held += 1
         self._gauge.inc()
-        try:
-            yield
-        finally:
-            self._num_held -= 1
-            self._gauge.dec()
+
+    def _give_back(self) -> None:
+        self._num_held -= 1
+        self._gauge.dec()
+
+
+class _Place(AbstractContextManager[None]):
+    """Takes a place on entering and gives it back on leaving. Keeps nothing, so that one serves every request."""
+
+    def __init__(self, take: Callable[[], None], give_back: Callable[[], None]) -> None:
+        self._take = take
+        self._give_back = give_back
+
+    def __enter__(self) -> None:
+        self._take()
+
+    def __exit__(self, *exception: object) -> None:
+        self._give_back()
 
 
 class RateWindow:

@@ -36,7 +36,10 @@ class Head:
 
     def get(self, name: bytes) -> bytes | None:
         """The first value of a field, by its lower-case name."""
-        return next((value for key, value in self.headers if key == name), None)
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
 
     def get_all(self, name: bytes) -> list[bytes]:
         """Every value of a field, in order."""

@@ -41,6 +41,7 @@ _ABSOLUTE_FORM = re.compile(
 HOST = re.compile(_AUTHORITY)
 # RFC 9110 section 5.5: visible ASCII, obs-text, space and tab. Everything else is a control character.
 FIELD_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+_FIELD_LINE = re.compile(rb"(%b):(%b)" % (FIELD_NAME.pattern, FIELD_VALUE.pattern))
 _BAD_BYTE = re.compile(rb"[^\r]\n|\r[^\n]|\x00")
 _LENGTH = re.compile(rb"[0-9]+")
 
@@ -80,11 +81,11 @@ def parse_head(raw: bytes) -> Head:
     headers: list[tuple[bytes, bytes]] = []
     host: bytes | None = None
     for line in lines:
-        name, colon, value = line.partition(b":")
-        if not colon or not FIELD_NAME.fullmatch(name) or not FIELD_VALUE.fullmatch(value):
+        field = _FIELD_LINE.fullmatch(line)
+        if field is None:
             raise malformed(_describe_field(line))
-        name = name.lower()
-        value = value.strip(b" \t")
+        name = field[1].lower()
+        value = field[2].strip(b" \t")
         if name == b"host":
             if host is not None:
                 raise malformed("more than one Host field")
@@ -93,7 +94,8 @@ def parse_head(raw: bytes) -> Head:
             host = value
         headers.append((name, value))
     path, query, authority = parse_target(method, target)
-    if authority is None:
+    # An absolute-form target replaces Host, which HTTP/1.1 needs all the same (RFC 9112 sections 3.2 and 3.2.2).
+    if authority is None or (host is None and version == "1.1"):
         authority = host
     return Head(
         method=method.decode("ascii"),
