@@ -13,6 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+
+import poot.devices  # noqa: F401 - before torch: it settles how long OpenMP threads spin, as in the server
+
+# isort: split
 import torch
 
 from poot import __version__, server

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import settings
 from trio.testing import MockClock
 
+import poot.devices  # noqa: F401 - before any test imports torch: it settles how long OpenMP threads spin
+
 TIME_LIMIT_SECONDS = 60.0
 
 # The machines are shared: how long one example takes says nothing about the code.
