@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from poot.api.gate import Gate, Route, RouteMatch
@@ -162,9 +164,18 @@ def test_a_host_that_names_another_is_421(authority: str, endpoints: Endpoints) 
 
 def test_a_get_passes_with_any_host_but_on_the_adapter_route() -> None:
     Fixture().check(make_head("GET", "/v1/models", authority="evil.example"))
-    Fixture().check(make_head("GET", "/v1/models", authority=None))
     error = refusal(make_head("GET", "/v1/lora_adapters", authority="evil.example:8080"))
     assert isinstance(error, MisdirectedRequest)
+
+
+@pytest.mark.parametrize(("http_version", "passes"), [("1.1", False), ("1.0", True), ("2", True)])
+def test_a_get_without_a_host_passes_where_the_protocol_lets_it(http_version: str, passes: bool) -> None:
+    head = replace(make_head("GET", "/v1/models", authority=None), http_version=http_version)
+    if passes:
+        Fixture().check(head)
+    else:
+        error = refusal(head)
+        assert (error.status, error.close) == (400, True)
 
 
 @pytest.mark.parametrize(

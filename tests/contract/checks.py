@@ -30,7 +30,7 @@ TYPES = {
 def check_error(
     reply: Reply, status: int, words: str, *, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
-    """Checks an answer against OpenAI's error shape; `words` is a pattern the message has to hold. Returns the error."""
+    """Checks an error of OpenAI's shape, whose message has to hold the pattern `words`, and returns it."""
     assert reply.status == status, reply.body
     assert reply.is_complete
     assert reply.get(b"content-length") == str(len(reply.body)).encode()

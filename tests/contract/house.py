@@ -102,15 +102,15 @@ class House:
     def ledger(self) -> dict[str, int]:
         """Everything that is held right now and not zero."""
         held = self.engine.statistics()
+        metrics = self.metrics.as_json()
         entries = {
-            "pending": self.metric("admission_pending"),
-            "receiving": self.metric("admission_receiving"),
+            "pending": metrics["admission_pending"],
+            "receiving": metrics["admission_receiving"],
             "rows": held.rows_held,
             "blocks": held.kv_blocks_held,
             "waiting": held.waiting,
             "connections": self.server.statistics().num_open,
-            "http/1.1": self.metric("connections_open", "http/1.1"),
-            "h2": self.metric("connections_open", "h2"),
+            **metrics["connections_open"],
         }
         return {name: count for name, count in entries.items() if count}
 

@@ -184,9 +184,7 @@ METHODS_OF_ROUTES = [
 
 
 @pytest.mark.parametrize(("method", "target", "allow"), METHODS_OF_ROUTES)
-async def test_another_method_is_405_with_allow(
-    protocol: Protocol, method: bytes, target: bytes, allow: bytes
-) -> None:
+async def test_another_method_is_405_with_allow(protocol: Protocol, method: bytes, target: bytes, allow: bytes) -> None:
     ask = Ask(method=method, target=target, authority=OURS)
     async with house() as served:
         peer = served.connect(protocol)
@@ -200,9 +198,7 @@ async def test_another_method_is_405_with_allow(
 async def test_a_405_leaves_the_rate_alone_and_its_body_unread(protocol: Protocol) -> None:
     async with house(rate_limit_rpm=1) as served:
         fields = {b"allow": b"GET, HEAD"}
-        await check_refused_unread(
-            served, protocol, post(b"/health"), 405, "GET, HEAD", spends=False, fields=fields
-        )
+        await check_refused_unread(served, protocol, post(b"/health"), 405, "GET, HEAD", spends=False, fields=fields)
 
 
 async def test_a_path_is_looked_for_before_its_method_and_its_host(protocol: Protocol) -> None:

@@ -107,6 +107,8 @@ WELL_FORMED = {
         ("GET", "/p", "q", "a:1", "1.1"),
     ),
     "absolute-form without path": (b"GET HTTPS://a?q HTTP/1.1\r\nHost: b\r\n\r\n", ("GET", "/", "q", "a", "1.1")),
+    "absolute-form without Host": (b"GET http://a/p HTTP/1.1\r\n\r\n", ("GET", "/p", "", None, "1.1")),
+    "absolute-form of HTTP/1.0": (b"GET http://a/p HTTP/1.0\r\n\r\n", ("GET", "/p", "", "a", "1.0")),
     "asterisk": (b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", ("OPTIONS", "*", "", "x", "1.1")),
     "odd method": (b"pu!t / HTTP/1.1\r\nHost: x\r\n\r\n", ("pu!t", "/", "", "x", "1.1")),
 }
