@@ -1,0 +1,178 @@
+"""A rolling restart under load, both ways the README gives: by an inherited socket, and by SO_REUSEPORT.
+
+Real processes and real clients that open a connection for each request and never try again.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.e2e.fake_server import TEXTS
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+LIMIT_SECONDS = 40.0
+NUM_CLIENTS = 4
+MIN_REQUESTS = 40
+"""Answers of each process beside the one before it, and alone."""
+
+NUM_RESTARTS = 2
+"""Each costs a start of Python with torch."""
+
+
+class Process:
+    """One server of `fake_server`, listening when this returns."""
+
+    def __init__(self, address: str, name: str, *, pass_fds: Sequence[int] = ()) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.e2e.fake_server", address, name],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            pass_fds=pass_fds,
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line.startswith("serving "), f"{name} did not start"
+        self.port = int(line.split()[1])
+
+    def drain(self) -> None:
+        """Sends SIGTERM and waits until the process has drained."""
+        self._process.send_signal(signal.SIGTERM)
+        assert self._process.wait(LIMIT_SECONDS) == 0
+
+    def end(self) -> None:
+        """Leaves nothing of the process behind."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+class Load:
+    """Clients that send one request after another, each over a connection of its own.
+
+    Attributes:
+        answers: the name of the process that answered, in the order of the answers' ends.
+        failures: what went wrong, if anything did.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._is_over = threading.Event()
+        self._progress = threading.Condition()
+        self.answers: list[str] = []
+        self.failures: list[Exception] = []
+
+    def wait_for(self, name: str, num_answers: int) -> None:
+        """Returns when the process of that name has given so many answers more."""
+        with self._progress:
+            goal = self.answers.count(name) + num_answers
+            has_come = self._progress.wait_for(
+                lambda: self.answers.count(name) >= goal or bool(self.failures), LIMIT_SECONDS
+            )
+        assert has_come, f"{name} did not answer: {self.failures}"
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        threads = [threading.Thread(target=self._run, args=(index,)) for index in range(NUM_CLIENTS)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._is_over.set()
+            for thread in threads:
+                thread.join(LIMIT_SECONDS)
+
+    def _run(self, index: int) -> None:
+        is_streamed = index % 2 == 0
+        while not self._is_over.is_set():
+            try:
+                name = complete(self._port, is_streamed=is_streamed)
+            except Exception as error:
+                with self._progress:
+                    self.failures.append(error)
+                    self._progress.notify_all()
+            else:
+                with self._progress:
+                    self.answers.append(name)
+                    self._progress.notify_all()
+
+
+def complete(port: int, *, is_streamed: bool) -> str:
+    """Asks for a completion over a new connection, checks it, and returns the model's name."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_SECONDS)
+    try:
+        body = json.dumps({"prompt": "hi", "stream": is_streamed})
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+    finally:
+        connection.close()
+    assert answer.status == 200, text
+    if is_streamed:
+        *events, last = text.removesuffix("\n\n").split("\n\n")
+        assert last == "data: [DONE]", text
+        chunks = [json.loads(event.removeprefix("data: ")) for event in events]
+    else:
+        chunks = [json.loads(text)]
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "".join(TEXTS)
+    return str(chunks[0]["model"])
+
+
+@contextmanager
+def processes() -> Iterator[list[Process]]:
+    """A list for the processes of a test, none of which outlives it."""
+    started: list[Process] = []
+    try:
+        yield started
+    finally:
+        for process in started:
+            process.end()
+
+
+def test_restarts_on_an_inherited_socket_fail_no_request() -> None:
+    with processes() as started, socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
+        number = listening.fileno()
+        load = Load(listening.getsockname()[1])
+        started.append(Process(f"fd://{number}", "process 0", pass_fds=[number]))
+        with load.running():
+            load.wait_for("process 0", MIN_REQUESTS)
+            for index in range(1, NUM_RESTARTS + 1):
+                started.append(Process(f"fd://{number}", f"process {index}", pass_fds=[number]))
+                load.wait_for(f"process {index}", MIN_REQUESTS)
+                started[-2].drain()
+                load.wait_for(f"process {index}", MIN_REQUESTS)
+        started[-1].drain()
+    assert load.failures == []
+    assert set(load.answers) == {process.name for process in started}
+
+
+def test_restarts_on_a_shared_port_fail_no_request_but_one_in_the_moment_of_closing() -> None:
+    with processes() as started:
+        started.append(Process("127.0.0.1:0", "process 0"))
+        port = started[0].port
+        load = Load(port)
+        with load.running():
+            load.wait_for("process 0", MIN_REQUESTS)
+            for index in range(1, NUM_RESTARTS + 1):
+                started.append(Process(f"127.0.0.1:{port}", f"process {index}"))
+                load.wait_for(f"process {index}", MIN_REQUESTS)
+                started[-2].drain()
+                load.wait_for(f"process {index}", MIN_REQUESTS)
+        started[-1].drain()
+    # Each listener has a queue of its own, and what the kernel puts into it after the last accept is reset.
+    assert len(load.failures) <= 1
+    assert all(isinstance(failure, ConnectionResetError) for failure in load.failures)
+    assert set(load.answers) == {process.name for process in started}
