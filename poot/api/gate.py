@@ -6,6 +6,7 @@ a head that found its route and named this server spends from it.
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,10 +17,12 @@ from poot.errors import (
     BadRequest,
     ContentTooLarge,
     Draining,
+    Forbidden,
     LengthRequired,
     MethodNotAllowed,
     MisdirectedRequest,
     NotFound,
+    Unauthorized,
     UnsupportedMediaType,
 )
 from poot.net.exchange import Endpoints, Exchange, Head
@@ -41,6 +44,7 @@ class Route:
         methods: handler by method; HEAD is answered as GET without its body.
         is_model_request: holds an admission place while it is answered.
         checks_host: gets the Host check for every method, not only for POST.
+        is_admin: asks for the admin's bearer token.
     """
 
     path: str
@@ -48,6 +52,7 @@ class Route:
     has_id: bool = False
     is_model_request: bool = False
     checks_host: bool = False
+    is_admin: bool = False
     max_body_bytes: int = 0
 
     @property
@@ -77,13 +82,22 @@ class Gate:
         routes: exact paths and id prefixes; no two may claim one path.
         rate: the window every POST spends from.
         count_draining: called when a request is refused because the server drains.
+        admin_key: the bearer token of the admin routes; None opens them on a loopback listener and nowhere else.
     """
 
-    def __init__(self, routes: tuple[Route, ...], rate: RateWindow, *, count_draining: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        routes: tuple[Route, ...],
+        rate: RateWindow,
+        *,
+        count_draining: Callable[[], None],
+        admin_key: str | None = None,
+    ) -> None:
         self._exact = {route.path: route for route in routes if not route.has_id}
         self._prefixes = tuple(route for route in routes if route.has_id)
         self._rate = rate
         self._count_draining = count_draining
+        self._admin_key = admin_key
 
     def find(self, path: str) -> RouteMatch | None:
         """The route of a path, whatever the method."""
@@ -103,12 +117,12 @@ class Gate:
         """
         match = self.find(head.path)
         if match is None:
-            raise NotFound(f"no such path: {head.path[:200]}")
+            raise NotFound("no such path on this server")
         route = match.route
         method = "GET" if head.method == "HEAD" else head.method
         if method not in route.methods:
             raise MethodNotAllowed(
-                f"{head.path} does not take {head.method}; it takes {route.allow}", headers=(("Allow", route.allow),)
+                f"{route.label} takes {route.allow} and no other method", headers=(("Allow", route.allow),)
             )
         if method == "POST" or route.checks_host:
             check_host(head.authority, endpoints)
@@ -117,6 +131,9 @@ class Gate:
             raise BadRequest("the Host header field is missing", close=True)
         if method == "POST":
             self._rate.spend(endpoints.peer_ip)
+        if route.is_admin:
+            check_admin(head, endpoints, self._admin_key)
+        if method == "POST":
             check_content_type(head)
             check_length(head, route.max_body_bytes)
             if is_draining:
@@ -166,6 +183,38 @@ def _host_key(host: str) -> str:
         return str(ipaddress.ip_address(text))
     except ValueError:
         return text
+
+
+def check_admin(head: Head, endpoints: Endpoints, key: str | None) -> None:
+    """Passes a request that may change what is served: with the bearer token (RFC 6750), or from this machine.
+
+    Raises:
+        Unauthorized: there is a key, and Authorization is missing, repeated or does not carry it.
+        Forbidden: there is no key, and the listener is not on loopback (a Unix socket is guarded by its file's mode).
+    """
+    if key is None:
+        if not _is_local(endpoints.local_host):
+            raise Forbidden(
+                "without --lora-admin-key-file this route is open on a loopback listener only", code="admin_key_unset"
+            )
+        return
+    values = head.get_all(b"authorization")
+    scheme, _, token = (values[0] if len(values) == 1 else b"").partition(b" ")
+    # Compared in a time that does not depend on how much of it is right.
+    if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(b" "), key.encode("utf-8")):
+        raise Unauthorized(
+            "this route needs the bearer token of --lora-admin-key-file",
+            headers=(("WWW-Authenticate", 'Bearer realm="poot"'),),
+        )
+
+
+def _is_local(local_host: str | None) -> bool:
+    if local_host is None or local_host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(local_host).is_loopback
+    except ValueError:
+        return False
 
 
 def check_content_type(head: Head) -> None:

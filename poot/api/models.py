@@ -54,6 +54,8 @@ class Models:
         model_id = unquote(match.rest)
         model = self._engine.model
         if model_id != model.model_id:
-            raise NotFound(f"the model {model_id[:200]!r} does not exist", param="model", code="model_not_found")
+            raise NotFound(
+                f"no such model; this server serves {model.model_id!r}", param="model", code="model_not_found"
+            )
         await exchange.send(json_response(describe(model)))
         return 200

@@ -89,11 +89,14 @@ class Api:
                 path="/v1/lora_adapters",
                 methods=dict.fromkeys(("GET", "POST", "DELETE"), _refuse("LoRA adapters are")),
                 checks_host=True,
+                is_admin=True,
                 max_body_bytes=config.max_body_bytes,
             ),
         )
         rate = RateWindow(requests_per_window=config.rate_limit_rpm, clock=clock, refused=refused.labels("rate_limit"))
-        self._gate = Gate(routes, rate, count_draining=refused.labels("draining").inc)
+        self._gate = Gate(
+            routes, rate, count_draining=refused.labels("draining").inc, admin_key=config.lora_admin_key
+        )
         for route in routes:
             metrics.requests.labels(route.label, "200")
 

@@ -144,7 +144,7 @@ def check_common(request: GenerationFields, model_id: str) -> None:
     """
     if request.model is not None and request.model != model_id:
         raise NotFound(
-            f"the model {request.model[:200]!r} does not exist; this server serves {model_id!r}",
+            f"no such model; this server serves {model_id!r}",
             param="model",
             code="model_not_found",
         )
