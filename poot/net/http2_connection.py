@@ -24,11 +24,11 @@ from poot.errors import Draining, RequestError
 from poot.log import get_logger
 from poot.net.answers import choose_request_id, log_access
 from poot.net.exchange import ClientGone, Endpoints, Head
-from poot.net.http.http2 import (
+from poot.net.http.http2 import Http2
+from poot.net.http.http2_events import (
     BodyArrived,
     ConnectionEnded,
     DrainConfirmed,
-    Http2,
     Http2Event,
     RequestArrived,
     RequestRefused,
@@ -221,9 +221,10 @@ class Http2Connection:
                 self._output = anyio.Event()
                 while http.has_output:
                     if data := http.data_to_send():
-                        http.is_held_up = True
+                        # Seen by others only if this waits.
+                        http.hold_up(True)
                         await transport.write(data)
-                        http.is_held_up = False
+                        http.hold_up(False)
                     for stream in http.take_progressed():
                         exchange = self._exchanges.get(stream)
                         if exchange is not None and exchange.progress is not None:

@@ -19,7 +19,6 @@ streams that are open are still answered. The client cannot be pushed to, so not
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 from h2.errors import ErrorCodes
@@ -39,7 +38,16 @@ from poot.net.http.frames import (
     FrameType,
 )
 from poot.net.http.head import MAX_HEAD_BYTES, body_length, malformed
-from poot.net.http.header_block import MAX_BLOCK_BYTES, NO_TABLE, BlockDecoder, BlockError, encode_answer
+from poot.net.http.header_block import MAX_BLOCK_BYTES, BlockDecoder, BlockError, encode_answer
+from poot.net.http.http2_events import (
+    BodyArrived,
+    ConnectionEnded,
+    DrainConfirmed,
+    Http2Event,
+    RequestArrived,
+    RequestRefused,
+    StreamEnded,
+)
 from poot.net.http.http2_head import check_fields, parse_fields
 from poot.net.http.http2_limits import (
     MAX_CONTINUATIONS,
@@ -48,6 +56,7 @@ from poot.net.http.http2_limits import (
     Abuse,
     Budgets,
 )
+from poot.net.http.http2_outbox import Outbox
 from poot.net.http.http2_stream import Stream
 
 MAX_CONCURRENT_STREAMS = 128
@@ -65,12 +74,6 @@ BODY_WINDOW_BYTES = 1024 * 1024
 """A stream's window once its body is being read, and thus memory the request was admitted for: 64 KiB a round trip
 would take 30 s for a large image from afar. Go announces 1 MiB too."""
 
-BATCH_BYTES = 64 * 1024
-"""How much is put into frames at a time; more would decide the order of streams long before the bytes can leave."""
-
-SMALL_ANSWER_BYTES = MAX_FRAME_BYTES
-"""An answer with a body up to this goes out in one piece, if the windows take it and not much is waiting already."""
-
 MAX_REPLY_BYTES = 64 * 1024
 """Replies to frames (PING, SETTINGS, resets, credit) a client may leave unread: 3,800 PINGs. More is a flood."""
 
@@ -78,52 +81,6 @@ _MAX_REMEMBERED = 1024
 """Streams we have reset, of which frames may still be on the way: eight times as many as can be open."""
 
 _DRAIN_PING = b"draining"
-
-
-@dataclass(frozen=True, slots=True)
-class RequestArrived:
-    """A whole, well-formed head; the body, if there is one, follows as `BodyArrived` events."""
-
-    stream: Stream
-    head: Head
-
-
-@dataclass(frozen=True, slots=True)
-class RequestRefused:
-    """The fields are no request this server reads. `error` is the answer."""
-
-    stream: Stream
-    error: RequestError
-
-
-@dataclass(frozen=True, slots=True)
-class BodyArrived:
-    """`Http2.take_body` has more, or the body is complete."""
-
-    stream: Stream
-
-
-@dataclass(frozen=True, slots=True)
-class StreamEnded:
-    """The stream was reset, by the client or for a fault of its. Nothing can be sent on it."""
-
-    stream: Stream
-
-
-@dataclass(frozen=True, slots=True)
-class DrainConfirmed:
-    """The client has seen the first GOAWAY of a drain, and the second has been sent."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionEnded:
-    """The client broke the protocol or spent a budget; GOAWAY has been queued and nothing more is read."""
-
-    error: ErrorCodes
-    reason: str
-
-
-Http2Event = RequestArrived | RequestRefused | BodyArrived | StreamEnded | DrainConfirmed | ConnectionEnded
 
 
 class _ConnectionFault(Exception):
@@ -152,13 +109,9 @@ class Http2:
     Feed it with `receive`, and send what `data_to_send` returns whenever `has_output`. Answer a stream with `answer`,
     or with `begin_answer`, `queue` and `end`; all of these do nothing on a stream that is closed. Call `release` once
     for every stream that arrived or was refused, when nobody works on it any more.
-
-    Attributes:
-        is_held_up: set by the shell while the client takes no bytes.
     """
 
     def __init__(self) -> None:
-        self.is_held_up = False
         self._buffer = bytearray()
         self._preface_left = PREFACE
         self._has_settings = False
@@ -174,24 +127,20 @@ class Http2:
         self._remembered: dict[int, None] = {}
         self._budgets = Budgets()
         self._initial_send_window = INITIAL_WINDOW_BYTES
-        self._send_window = INITIAL_WINDOW_BYTES
         self._receive_window = CONNECTION_WINDOW_BYTES
         self._consumed = 0
-        self._has_sent_block = False
-        self._ready: deque[Stream] = deque()
-        self._progressed: list[Stream] = []
-        self._output: list[bytes] = [
+        self._outbox = Outbox(self._finish)
+        self._num_data_frames_seen = 0
+        self._outbox.put(
             frames.settings(
                 {
                     # Everything else is at its initial value: 4 KiB of HPACK table, 64 KiB windows, 16 KiB frames.
                     SettingCodes.MAX_CONCURRENT_STREAMS: MAX_CONCURRENT_STREAMS,
                     SettingCodes.MAX_HEADER_LIST_SIZE: MAX_HEAD_BYTES,
                 }
-            ),
-            frames.window_update(0, CONNECTION_WINDOW_BYTES - INITIAL_WINDOW_BYTES),
-        ]
-        self._num_output_bytes = 0
-        self._num_reply_bytes = 0
+            )
+            + frames.window_update(0, CONNECTION_WINDOW_BYTES - INITIAL_WINDOW_BYTES)
+        )
 
     @property
     def num_open_streams(self) -> int:
@@ -203,11 +152,6 @@ class Http2:
         """When the header block began to arrive that is not complete, if there is one."""
         return self._block.began_at if self._block is not None else None
 
-    @property
-    def has_output(self) -> bool:
-        """Whether `data_to_send` may return something."""
-        return bool(self._output) or bool(self._ready and self._send_window > 0)
-
     # -- bytes in ----------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes, now: float) -> list[Http2Event]:
@@ -218,7 +162,7 @@ class Http2:
         self._buffer += data
         try:
             self._read_frames(now, events)
-            if self._num_reply_bytes > MAX_REPLY_BYTES:
+            if self._outbox.num_reply_bytes > MAX_REPLY_BYTES:
                 raise _ConnectionFault(ErrorCodes.ENHANCE_YOUR_CALM, "replies are left unread")
         except _ConnectionFault as fault:
             self.fail(fault.error, fault.reason)
@@ -331,7 +275,7 @@ class Http2:
         if len(self._streams) >= MAX_CONCURRENT_STREAMS or self._num_held >= MAX_HELD_STREAMS:
             self._spend(Abuse.REFUSED, now)
             self._remember(stream_id)
-            self._reply(frames.rst_stream(stream_id, ErrorCodes.REFUSED_STREAM))
+            self._outbox.reply(frames.rst_stream(stream_id, ErrorCodes.REFUSED_STREAM))
             return
         stream = Stream(stream_id, send_window=self._initial_send_window)
         stream.has_request_ended = ends
@@ -405,7 +349,9 @@ class Http2:
             self._credit_connection(length)
             self._fail_stream(stream, error, now, events)
             return
-        self._consume(stream, length - len(data))
+        if length > len(data):
+            stream.is_padded = True
+            self._consume(stream, length - len(data))
         if data:
             stream.unread.append(data)
         if ends:
@@ -423,13 +369,17 @@ class Http2:
     def _read_window_update(self, stream_id: int, payload: bytes, now: float, events: list[Http2Event]) -> None:
         if len(payload) != 4:
             raise _size_error("a WINDOW_UPDATE that is not 4 bytes")
+        num_frames = self._outbox.num_data_frames - self._num_data_frames_seen
+        if num_frames:
+            self._num_data_frames_seen += num_frames
+            self._budgets.earn(Abuse.WINDOW_UPDATE, num_frames * WINDOW_UPDATES_PER_DATA)
         self._spend(Abuse.WINDOW_UPDATE, now)
         increment = frames.read_long(payload) & MAX_WINDOW_BYTES
         if stream_id == 0:
             if increment == 0:
                 raise _protocol_error("a WINDOW_UPDATE of nothing")
-            self._send_window += increment
-            if self._send_window > MAX_WINDOW_BYTES:
+            self._outbox.window += increment
+            if self._outbox.window > MAX_WINDOW_BYTES:
                 raise _ConnectionFault(ErrorCodes.FLOW_CONTROL_ERROR, "the connection's window overflows")
             return
         stream = self._streams.get(stream_id)
@@ -441,7 +391,7 @@ class Http2:
             self._fail_stream(stream, ErrorCodes.FLOW_CONTROL_ERROR, now, events)
         else:
             stream.send_window += increment
-            self._make_ready(stream)
+            self._outbox.line_up(stream)
 
     def _read_rst_stream(self, stream_id: int, payload: bytes, now: float, events: list[Http2Event]) -> None:
         if len(payload) != 4:
@@ -475,7 +425,7 @@ class Http2:
                     raise _protocol_error("SETTINGS_MAX_FRAME_SIZE out of range")
             elif code == SettingCodes.ENABLE_PUSH and value > 1:
                 raise _protocol_error("SETTINGS_ENABLE_PUSH out of range")
-        self._reply(frames.SETTINGS_ACK)
+        self._outbox.reply(frames.SETTINGS_ACK)
 
     def _change_initial_window(self, value: int) -> None:
         if value > MAX_WINDOW_BYTES:
@@ -486,7 +436,7 @@ class Http2:
             stream.send_window += change
             if stream.send_window > MAX_WINDOW_BYTES:
                 raise _ConnectionFault(ErrorCodes.FLOW_CONTROL_ERROR, "a stream's window overflows")
-            self._make_ready(stream)
+            self._outbox.line_up(stream)
 
     def _read_ping(self, flags: int, stream_id: int, payload: bytes, now: float, events: list[Http2Event]) -> None:
         if stream_id:
@@ -495,7 +445,7 @@ class Http2:
             raise _size_error("a PING that is not 8 bytes")
         self._spend(Abuse.PING, now)
         if not flags & Flag.ACK:
-            self._reply(frames.ping(payload, is_ack=True))
+            self._outbox.reply(frames.ping(payload, is_ack=True))
         elif payload == _DRAIN_PING and not self._is_closed_to_new:
             self.finish_drain()
             events.append(DrainConfirmed())
@@ -528,14 +478,14 @@ class Http2:
         if stream.is_closed or stream.has_request_ended:
             return
         if stream.expects_continue and not stream.received_bytes:
-            self._put(frames.headers(stream.id, self._start_block() + encode_answer(100, ()), end_stream=False))
+            self._outbox.put_head(stream, encode_answer(100, ()), ends=False)
         stream.expects_continue = False
         stream.target_window = BODY_WINDOW_BYTES
         widened = BODY_WINDOW_BYTES
         if stream.expected_bytes is not None:
             widened = min(widened, stream.expected_bytes - stream.received_bytes)
         if widened > stream.receive_window:
-            self._reply(frames.window_update(stream.id, widened - stream.receive_window))
+            self._outbox.reply(frames.window_update(stream.id, widened - stream.receive_window))
             stream.receive_window = widened
 
     def take_body(self, stream: Stream) -> list[bytes]:
@@ -554,17 +504,23 @@ class Http2:
             return
         stream.consumed += num_bytes
         window = stream.receive_window
-        if stream.expected_bytes is not None and stream.expected_bytes - stream.received_bytes <= window:
+        # The rest fits, unless padding takes the room.
+        if (
+            stream.expected_bytes is not None
+            and stream.expected_bytes - stream.received_bytes <= window
+            and not stream.is_padded
+        ):
             return
         if 2 * stream.consumed >= stream.target_window or window < MAX_FRAME_BYTES:
-            self._reply(frames.window_update(stream.id, stream.consumed))
+            self._outbox.reply(frames.window_update(stream.id, stream.consumed))
             stream.receive_window += stream.consumed
             stream.consumed = 0
 
     def _credit_connection(self, num_bytes: int) -> None:
         self._consumed += num_bytes
-        if 2 * self._consumed >= CONNECTION_WINDOW_BYTES:
-            self._reply(frames.window_update(0, self._consumed))
+        # Seldom, but soon when bodies that nobody reads hold most of the window: the others must not wait for them.
+        if self._consumed and self._consumed >= min(CONNECTION_WINDOW_BYTES // 2, self._receive_window):
+            self._outbox.reply(frames.window_update(0, self._consumed))
             self._receive_window += self._consumed
             self._consumed = 0
 
@@ -581,23 +537,11 @@ class Http2:
             return
         if not stream.sends_body:
             body = b""
-        self._put(frames.headers(stream.id, self._start_block() + block, end_stream=not body))
-        length = len(body)
-        stream.num_queued += length
-        if not body:
-            self._finish(stream)
-        elif (
-            length <= min(SMALL_ANSWER_BYTES, stream.send_window, self._send_window)
-            and self._num_output_bytes <= BATCH_BYTES
-        ):
-            self._send_window -= length
-            stream.num_sent += length
-            self._put(frames.data(stream.id, body, end_stream=True))
-            self._finish(stream)
+        self._outbox.put_head(stream, block, ends=not body)
+        if body:
+            self._outbox.put_body(stream, body)
         else:
-            stream.queue += body
-            stream.ends_after_queue = True
-            self._make_ready(stream)
+            self._finish(stream)
 
     def begin_answer(self, stream: Stream, status: int, headers: Headers) -> None:
         """The head of an answer of unknown length.
@@ -607,35 +551,25 @@ class Http2:
         """
         block = encode_answer(status, headers)
         if not stream.is_closed:
-            self._put(frames.headers(stream.id, self._start_block() + block, end_stream=False))
+            self._outbox.put_head(stream, block, ends=False)
 
     def queue(self, stream: Stream, data: bytes) -> bool:
         """Adds to the answer's body; says whether it joined bytes that only wait for the next `data_to_send`."""
         if stream.is_closed or not stream.sends_body:
             return False
-        stream.queue += data
-        stream.num_queued += len(data)
-        if stream.is_ready:
-            return self._send_window > 0 and not self.is_held_up
-        self._make_ready(stream)
-        return False
+        return self._outbox.queue(stream, data)
 
     def end(self, stream: Stream) -> None:
         """The answer's body is complete."""
-        if stream.is_closed:
-            return
-        if stream.queue:
-            stream.ends_after_queue = True
-        else:
-            self._put(frames.data(stream.id, b"", end_stream=True))
-            self._finish(stream)
+        if not stream.is_closed:
+            self._outbox.end(stream)
 
     def reset(self, stream: Stream, error: ErrorCodes) -> None:
         """Ends a stream at once; what was queued on it is dropped."""
         if not stream.is_closed:
             self._close(stream)
             self._remember(stream.id)
-            self._reply(frames.rst_stream(stream.id, error))
+            self._outbox.reply(frames.rst_stream(stream.id, error))
 
     def release(self, stream: Stream) -> None:
         """Nobody works on the stream any more. One that is still open is reset."""
@@ -645,13 +579,13 @@ class Http2:
     def begin_drain(self) -> None:
         """Asks the client to open no more streams; those on their way are still served (section 6.8)."""
         if not self._has_failed and not self._is_closed_to_new:
-            self._put(frames.goaway(MAX_STREAM_ID, ErrorCodes.NO_ERROR) + frames.ping(_DRAIN_PING))
+            self._outbox.put(frames.goaway(MAX_STREAM_ID, ErrorCodes.NO_ERROR) + frames.ping(_DRAIN_PING))
 
     def finish_drain(self) -> None:
         """Says which stream is the last one that is served."""
         if not self._has_failed and not self._is_closed_to_new:
             self._is_closed_to_new = True
-            self._put(frames.goaway(self._last_stream_id, ErrorCodes.NO_ERROR))
+            self._outbox.put(frames.goaway(self._last_stream_id, ErrorCodes.NO_ERROR))
 
     def fail(self, error: ErrorCodes, reason: str) -> None:
         """Ends the connection: nothing more is read, and GOAWAY is the last thing that is sent."""
@@ -660,58 +594,28 @@ class Http2:
         self._has_failed = True
         for stream in tuple(self._streams.values()):
             self._close(stream)
-        self._ready.clear()
         self._buffer.clear()
         self._block = None
-        self._put(frames.goaway(self._last_stream_id, error, reason.encode("ascii")))
+        self._outbox.put(frames.goaway(self._last_stream_id, error, reason.encode("ascii")))
 
     # -- bytes out ---------------------------------------------------------------------------------------------------
 
+    @property
+    def has_output(self) -> bool:
+        """Whether `data_to_send` may return something."""
+        return self._outbox.has_output
+
     def data_to_send(self) -> bytes:
-        """What goes out next: all but bodies, then about `BATCH_BYTES` of bodies, a frame of each stream in turn."""
-        parts = self._output
-        room = BATCH_BYTES
-        ready = self._ready
-        num_frames = 0
-        while ready and room > 0 and self._send_window > 0:
-            stream = ready.popleft()
-            queue = stream.queue
-            length = min(len(queue), MAX_FRAME_BYTES, stream.send_window, self._send_window)
-            if stream.is_closed or length <= 0:
-                stream.is_ready = False
-                continue
-            if length == len(queue):
-                payload: bytes | bytearray = queue
-                stream.queue = bytearray()
-                is_last = stream.ends_after_queue
-                stream.is_ready = False
-            else:
-                payload = queue[:length]
-                del queue[:length]
-                is_last = False
-                ready.append(stream)
-            parts.append(frames.data(stream.id, payload, end_stream=is_last))
-            num_frames += 1
-            room -= length
-            self._send_window -= length
-            stream.send_window -= length
-            stream.num_sent += length
-            if stream.is_watched:
-                self._progressed.append(stream)
-            if is_last:
-                self._finish(stream)
-        self._output = []
-        self._num_output_bytes = self._num_reply_bytes = 0
-        if num_frames:
-            self._budgets.earn(Abuse.WINDOW_UPDATE, num_frames * WINDOW_UPDATES_PER_DATA)
-        return b"".join(parts)
+        """What goes out next; see `Outbox.take`."""
+        return self._outbox.take()
 
     def take_progressed(self) -> list[Stream]:
-        """Watched streams of which bytes have been sent since the last call; one may be named twice."""
-        progressed = self._progressed
-        if progressed:
-            self._progressed = []
-        return progressed
+        """See `Outbox.take_progressed`."""
+        return self._outbox.take_progressed()
+
+    def hold_up(self, is_held_up: bool) -> None:
+        """The shell says whether the client takes no bytes at the moment."""
+        self._outbox.is_held_up = is_held_up
 
     def _finish(self, stream: Stream) -> None:
         """The answer is out. A body that is still coming is not wanted, which NO_ERROR says without taking the answer
@@ -725,8 +629,7 @@ class Http2:
         stream.is_closed = True
         stream.queue = bytearray()
         del self._streams[stream.id]
-        if stream.is_watched:
-            self._progressed.append(stream)
+        self._outbox.note_progress(stream)
         if stream.unread:
             self._credit_connection(sum(map(len, stream.unread)))
             stream.unread = []
@@ -735,25 +638,6 @@ class Http2:
         self._remembered[stream_id] = None
         if len(self._remembered) > _MAX_REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
-
-    def _make_ready(self, stream: Stream) -> None:
-        if stream.queue and not stream.is_ready and stream.send_window > 0:
-            stream.is_ready = True
-            self._ready.append(stream)
-
-    def _start_block(self) -> bytes:
-        if self._has_sent_block:
-            return b""
-        self._has_sent_block = True
-        return NO_TABLE
-
-    def _put(self, data: bytes) -> None:
-        self._output.append(data)
-        self._num_output_bytes += len(data)
-
-    def _reply(self, data: bytes) -> None:
-        self._put(data)
-        self._num_reply_bytes += len(data)
 
 
 def _without_padding(flags: int, payload: bytes) -> bytes:

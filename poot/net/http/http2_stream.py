@@ -16,7 +16,7 @@ class Stream:
         has_request_ended: the client has sent all of it.
         is_closed: nothing can be sent any more: the answer is out, or one side has reset the stream.
         num_queued, num_sent: bytes of the answer's body so far, given and put into frames.
-        is_watched: the shell wants `Http2.take_progressed` to tell it when `num_sent` grows.
+        is_watched: the shell wants `Http2.take_progressed` to name the stream when `num_sent` grows or it closes.
     """
 
     __slots__ = (
@@ -27,7 +27,8 @@ class Stream:
         "has_request_ended",
         "id",
         "is_closed",
-        "is_ready",
+        "is_in_line",
+        "is_padded",
         "is_watched",
         "num_queued",
         "num_sent",
@@ -56,7 +57,8 @@ class Stream:
         self.receive_window = INITIAL_WINDOW_BYTES
         self.target_window = INITIAL_WINDOW_BYTES
         self.consumed = 0
+        self.is_padded = False
         self.unread: list[bytes] = []
         self.queue = bytearray()
         self.ends_after_queue = False
-        self.is_ready = False
+        self.is_in_line = False
