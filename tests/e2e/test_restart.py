@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from tests.e2e.fake_server import TEXTS
@@ -23,6 +23,9 @@ LIMIT_SECONDS = 40.0
 NUM_CLIENTS = 4
 MIN_REQUESTS = 40
 """Answers of each process beside the one before it, and alone."""
+
+NUM_QUEUED = 256
+"""Twice what is accepted in a row, for each of two listeners."""
 
 NUM_RESTARTS = 2
 """Each costs a start of Python with torch."""
@@ -45,9 +48,14 @@ class Process:
         assert line.startswith("serving "), f"{name} did not start"
         self.port = int(line.split()[1])
 
+    def pause(self) -> None:
+        """Stops the process where it is; `drain` lets it go on."""
+        self._process.send_signal(signal.SIGSTOP)
+
     def drain(self) -> None:
         """Sends SIGTERM and waits until the process has drained."""
         self._process.send_signal(signal.SIGTERM)
+        self._process.send_signal(signal.SIGCONT)
         assert self._process.wait(LIMIT_SECONDS) == 0
 
     def end(self) -> None:
@@ -68,7 +76,7 @@ class Load:
     """
 
     def __init__(self, port: int) -> None:
-        self._port = port
+        self.port = port
         self._is_over = threading.Event()
         self._progress = threading.Condition()
         self.answers: list[str] = []
@@ -99,7 +107,7 @@ class Load:
         is_streamed = index % 2 == 0
         while not self._is_over.is_set():
             try:
-                name = complete(self._port, is_streamed=is_streamed)
+                name = complete(self.port, is_streamed=is_streamed)
             except Exception as error:
                 with self._progress:
                     self.failures.append(error)
@@ -112,14 +120,26 @@ class Load:
 
 def complete(port: int, *, is_streamed: bool) -> str:
     """Asks for a completion over a new connection, checks it, and returns the model's name."""
+    return finish(begin(port, is_streamed=is_streamed), is_streamed=is_streamed)
+
+
+def begin(port: int, *, is_streamed: bool) -> http.client.HTTPConnection:
+    """Sends a request over a new connection."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_SECONDS)
+    body = json.dumps({"prompt": "hi", "stream": is_streamed})
     try:
-        body = json.dumps({"prompt": "hi", "stream": is_streamed})
         connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def finish(connection: http.client.HTTPConnection, *, is_streamed: bool) -> str:
+    """Reads and checks the answer, and returns the model's name."""
+    with closing(connection):
         answer = connection.getresponse()
         text = answer.read().decode()
-    finally:
-        connection.close()
     assert answer.status == 200, text
     if is_streamed:
         *events, last = text.removesuffix("\n\n").split("\n\n")
@@ -129,6 +149,17 @@ def complete(port: int, *, is_streamed: bool) -> str:
         chunks = [json.loads(text)]
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "".join(TEXTS)
     return str(chunks[0]["model"])
+
+
+def drain_with_a_full_queue(process: Process, port: int) -> list[str]:
+    """Drains a process that has as many connections to accept as may come in while it is busy.
+
+    Returns: the names of those that answered them; every one is answered.
+    """
+    process.pause()
+    waiting = [begin(port, is_streamed=False) for _ in range(NUM_QUEUED)]
+    process.drain()
+    return [finish(connection, is_streamed=False) for connection in waiting]
 
 
 @contextmanager
@@ -152,7 +183,7 @@ def test_restarts_on_an_inherited_socket_fail_no_request() -> None:
             for index in range(1, NUM_RESTARTS + 1):
                 started.append(Process(f"fd://{number}", f"process {index}", pass_fds=[number]))
                 load.wait_for(f"process {index}", MIN_REQUESTS)
-                started[-2].drain()
+                drain_with_a_full_queue(started[-2], load.port)
                 load.wait_for(f"process {index}", MIN_REQUESTS)
         started[-1].drain()
     assert load.failures == []
@@ -162,14 +193,13 @@ def test_restarts_on_an_inherited_socket_fail_no_request() -> None:
 def test_restarts_on_a_shared_port_fail_no_request_but_one_in_the_moment_of_closing() -> None:
     with processes() as started:
         started.append(Process("127.0.0.1:0", "process 0"))
-        port = started[0].port
-        load = Load(port)
+        load = Load(started[0].port)
         with load.running():
             load.wait_for("process 0", MIN_REQUESTS)
             for index in range(1, NUM_RESTARTS + 1):
-                started.append(Process(f"127.0.0.1:{port}", f"process {index}"))
+                started.append(Process(f"127.0.0.1:{load.port}", f"process {index}"))
                 load.wait_for(f"process {index}", MIN_REQUESTS)
-                started[-2].drain()
+                assert started[-2].name in drain_with_a_full_queue(started[-2], load.port)
                 load.wait_for(f"process {index}", MIN_REQUESTS)
         started[-1].drain()
     # Each listener has a queue of its own, and what the kernel puts into it after the last accept is reset.
