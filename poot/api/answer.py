@@ -15,7 +15,7 @@ import anyio.to_thread
 
 from poot.api.frames import encode
 from poot.api.gate import RouteMatch
-from poot.api.generation import open_choices
+from poot.api.generation import Indexed, open_choices
 from poot.api.limits import Places
 from poot.api.prompts import Prepared
 from poot.api.responses import JSON_CONTENT_TYPE
@@ -113,12 +113,8 @@ class Generator:
                 async with exchange.stream(200, sse.HEADERS) as writer:
                     try:
                         while not tally.is_complete:
-                            batch = await events.receive()
-                            frames = [tally.frame(shape, index, event) for index, event in batch]
-                            if tally.is_complete:
-                                frames += [shape.usage(tally.usage) if prepared.includes_usage else b"", sse.DONE]
-                            if joined := b"".join(frames):
-                                await writer.write(joined)
+                            if frames := tally.frames(shape, await events.receive()):
+                                await writer.write(frames)
                     except Exception as error:
                         await _end_with_error(writer, error)
                 tally.annotate(exchange)
@@ -143,6 +139,7 @@ class _Tally:
     def __init__(self, prepared: Prepared) -> None:
         self._num_unfinished = len(prepared.choices)
         self._num_prompt_tokens = prepared.num_prompt_tokens
+        self._includes_usage = prepared.includes_usage
         self._num_completion_tokens = 0
         self._timings: list[Timings] = []
 
@@ -160,16 +157,20 @@ class _Tally:
             self._num_completion_tokens += event.num_generated_tokens
             self._timings.append(event.timings)
 
-    def frame(self, shape: Shape, index: int, event: object) -> bytes:
-        """Counts an event and returns its frame."""
-        if isinstance(event, Delta):
-            return shape.delta(index, event)
-        if isinstance(event, Finished):
-            self.count(event)
-            return shape.finished(index, event.reason)
-        if isinstance(event, Opened):
-            return shape.opened(index)
-        return b""
+    def frames(self, shape: Shape, batch: list[Indexed]) -> bytes:
+        """Counts events and returns their frames; the last choice's end brings those that end the stream."""
+        frames = []
+        for index, event in batch:
+            if isinstance(event, Delta):
+                frames.append(shape.delta(index, event))
+            elif isinstance(event, Finished):
+                self.count(event)
+                frames.append(shape.finished(index, event.reason))
+            elif isinstance(event, Opened):
+                frames.append(shape.opened(index))
+        if self.is_complete:
+            frames += [shape.usage(self.usage) if self._includes_usage else b"", sse.DONE]
+        return b"".join(frames)
 
     def annotate(self, exchange: Exchange) -> None:
         """Puts times and tokens into the access log. Of several choices the longest times count."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -24,6 +24,8 @@ OVERLOADED_RETRY_AFTER_SECONDS = 10
 _NO_RESULT = "the engine ended this request without a result"
 
 Indexed = tuple[int, Event]
+
+T = TypeVar("T")
 
 
 class Events(Protocol):
@@ -69,63 +71,54 @@ async def open_choices(
         yield source
 
 
-class _Source:
+class _Source(Generic[T]):
     """Events from a channel, in the batches they come in; a failure comes after what was before it."""
 
-    def __init__(self) -> None:
+    def __init__(self, channel: MemoryObjectReceiveStream[T]) -> None:
+        self._channel = channel
         self._ready: list[Indexed] = []
         self._failure: RequestError | None = None
 
-    async def _receive(self) -> Indexed | RequestError:
-        raise NotImplementedError
-
-    def _receive_nowait(self) -> Indexed | RequestError:
+    def _keep(self, item: T) -> None:
+        """Puts an event with the ready ones; a failure is kept apart and ends the receiving."""
         raise NotImplementedError
 
     async def wait_first(self) -> None:
         """Waits for the first event and keeps it for `receive`."""
-        if not self._keep(await self._receive()) and self._failure is not None:
+        await self._wait()
+        if self._failure is not None:
             raise self._failure
 
     async def receive(self) -> list[Indexed]:
         if not self._ready and self._failure is None:
-            self._keep(await self._receive())
-        while self._failure is None:
-            try:
-                self._keep(self._receive_nowait())
-            except (anyio.WouldBlock, anyio.EndOfStream):
-                break
-        if not self._ready and self._failure is not None:
+            await self._wait()
+        try:
+            while self._failure is None:
+                self._keep(self._channel.receive_nowait())
+        except (anyio.WouldBlock, anyio.EndOfStream):
+            pass  # these are all that are there
+        batch = self._ready
+        if not batch and self._failure is not None:
             raise self._failure
-        batch, self._ready = self._ready, []
+        self._ready = []
         return batch
 
-    def _keep(self, item: Indexed | RequestError) -> bool:
-        """Puts an event with the ready ones; a failure is kept apart and ends the receiving."""
-        if isinstance(item, RequestError):
-            self._failure = item
-            return False
-        event = item[1]
+    async def _wait(self) -> None:
+        try:
+            self._keep(await self._channel.receive())
+        except anyio.EndOfStream:
+            self._failure = EngineError(_NO_RESULT)
+
+    def _keep_event(self, index: int, event: Event) -> None:
         if isinstance(event, Failed):
             self._failure = Draining(event.message) if event.draining else EngineError(event.message)
-            return False
-        self._ready.append(item)
-        return True
+        else:
+            self._ready.append((index, event))
 
 
-class _One(_Source):
-    def __init__(self, events: MemoryObjectReceiveStream[Event]) -> None:
-        super().__init__()
-        self._events = events
-
-    async def _receive(self) -> Indexed | RequestError:
-        try:
-            return 0, await self._events.receive()
-        except anyio.EndOfStream:
-            return EngineError(_NO_RESULT)
-
-    def _receive_nowait(self) -> Indexed:
-        return 0, self._events.receive_nowait()
+class _One(_Source[Event]):
+    def _keep(self, item: Event) -> None:
+        self._keep_event(0, item)
 
 
 @asynccontextmanager
@@ -145,16 +138,12 @@ async def _open_many(engine: ServedEngine, requests: Sequence[GenerationRequest]
         raise _only(failures) from None
 
 
-class _Many(_Source):
-    def __init__(self, events: MemoryObjectReceiveStream[Indexed | RequestError]) -> None:
-        super().__init__()
-        self._events = events
-
-    async def _receive(self) -> Indexed | RequestError:
-        return await self._events.receive()
-
-    def _receive_nowait(self) -> Indexed | RequestError:
-        return self._events.receive_nowait()
+class _Many(_Source[Indexed | RequestError]):
+    def _keep(self, item: Indexed | RequestError) -> None:
+        if isinstance(item, RequestError):
+            self._failure = item
+        else:
+            self._keep_event(*item)
 
 
 async def _forward(

@@ -94,9 +94,7 @@ class Api:
             ),
         )
         rate = RateWindow(requests_per_window=config.rate_limit_rpm, clock=clock, refused=refused.labels("rate_limit"))
-        self._gate = Gate(
-            routes, rate, count_draining=refused.labels("draining").inc, admin_key=config.lora_admin_key
-        )
+        self._gate = Gate(routes, rate, count_draining=refused.labels("draining").inc, admin_key=config.lora_admin_key)
         for route in routes:
             metrics.requests.labels(route.label, "200")
 
