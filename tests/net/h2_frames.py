@@ -104,8 +104,8 @@ def split(received: bytearray) -> list[Frame]:
     return found
 
 
-def of_type(frames: Iterable[Frame], kind: type[Frame]) -> list[Frame]:
-    return [frame for frame in frames if isinstance(frame, kind)]
+def data_frames(frames: Iterable[Frame]) -> list[DataFrame]:
+    return [frame for frame in frames if isinstance(frame, DataFrame)]
 
 
 class AnswerReader:

@@ -17,9 +17,9 @@ from poot.net.exchange import Headers
 from poot.net.http.head import MAX_HEAD_BYTES
 
 MAX_BLOCK_BYTES = 2 * MAX_HEAD_BYTES
-"""Largest encoded header block. A field takes less encoded than by the measure of the cap, so a list some way over the
-cap can still be answered 431; what is larger ends the connection, for without decoding it the compression state is
-lost."""
+"""Largest encoded header block. A field takes less encoded than by the measure of the cap (with Huffman coding only
+where that helps), so a list some way over the cap can still be answered 431; what is larger ends the connection, for
+without decoding it the compression state is lost."""
 
 MAX_DECODED_BYTES = 2 * MAX_HEAD_BYTES
 """Where decoding stops, by the measure of SETTINGS_MAX_HEADER_LIST_SIZE. A byte of a block can name a field of 4 KiB in
