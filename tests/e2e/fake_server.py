@@ -27,7 +27,11 @@ async def main(address: str, name: str) -> None:
     """Serves until it has drained."""
     engine = FakeEngine(say(*TEXTS), model=FakeModel(model_id=name, rows=64), is_stepped=True)
     metrics = Metrics()
-    server = Server(NetConfig(address=parse_address(address)), Api(engine, ApiConfig(), metrics), metrics)
+    server = Server(
+        NetConfig(address=parse_address(address)),
+        Api(engine, ApiConfig(max_pending_requests=4096, max_receiving_requests=4096), metrics),
+        metrics,
+    )
     async with anyio.create_task_group() as task_group:
         await task_group.start(_watch_signals, server)
         task_group.start_soon(_run_steps, engine)
