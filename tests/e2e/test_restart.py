@@ -25,7 +25,7 @@ MIN_ANSWERS = 40
 """Answers of each process beside the one before it, and alone."""
 
 NUM_QUEUED = 768
-"""Connections of which one of two listeners gets some 384. That is six times what it accepts in a row, so that the drain
+"""Connections of which one of two listeners gets some 384. That is six times what it accepts in a row: the drain
 begins before it has accepted the last."""
 
 
