@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 
 import anyio
 import h2.config
@@ -15,6 +16,9 @@ import h2.events
 import h2.settings
 
 from tests.contract.asking import Ask, Gone, Reply
+
+GOAWAY = 7
+"""The type of the frame (RFC 9113 section 6.8)."""
 
 
 def pseudo_fields(ask: Ask, authority: str | None) -> list[tuple[bytes, bytes]]:
@@ -50,6 +54,7 @@ class Http2Peer:
         self.h2.initiate_connection()
         self._calls: dict[int, Http2Call] = {}
         self._has_ended = False
+        self._received = bytearray()
         self.goaways: list[tuple[int, int]] = []
 
     async def ask(self, ask: Ask) -> Reply:
@@ -130,12 +135,27 @@ class Http2Peer:
         if not data:
             self._has_ended = True
             return
-        for event in self.h2.receive_data(data):
+        self._received += data
+        for event in self.h2.receive_data(self._take_frames()):
             stream_id = getattr(event, "stream_id", None)
-            if isinstance(event, h2.events.ConnectionTerminated):
-                self.goaways.append((event.last_stream_id or 0, int(event.error_code or 0)))
-            elif stream_id:
+            if stream_id:
                 self._calls[stream_id].take(event)
+
+    def _take_frames(self) -> bytes:
+        """The whole frames that have come, but for GOAWAY, after which h2 takes nothing more."""
+        frames = []
+        while len(self._received) >= 9:
+            end = 9 + int.from_bytes(self._received[:3], "big")
+            if len(self._received) < end:
+                break
+            frame = bytes(self._received[:end])
+            del self._received[:end]
+            if frame[3] == GOAWAY:
+                last_stream_id, error_code = struct.unpack(">II", frame[9:17])
+                self.goaways.append((last_stream_id, error_code))
+            else:
+                frames.append(frame)
+        return b"".join(frames)
 
 
 class Http2Call:
