@@ -1,0 +1,33 @@
+"""How late an event loop is. Standard library and AnyIO only, since the peers' environment runs it too."""
+
+from __future__ import annotations
+
+import time
+
+import anyio
+
+INTERVAL_SECONDS = 0.005
+
+
+class LagMeter:
+    """Wakes every 5 ms and notes how much later it was called than it asked to be."""
+
+    def __init__(self) -> None:
+        self._late: list[float] = []
+
+    async def run(self) -> None:
+        while True:
+            due = time.perf_counter() + INTERVAL_SECONDS
+            await anyio.sleep(INTERVAL_SECONDS)
+            self._late.append(time.perf_counter() - due)
+
+    def take(self) -> dict[str, float]:
+        """Milliseconds since the last call: median, 99th percentile, longest."""
+        late, self._late = sorted(self._late), []
+        if not late:
+            return {"p50_ms": 0.0, "p99_ms": 0.0, "max_ms": 0.0}
+        return {
+            "p50_ms": 1000 * late[len(late) // 2],
+            "p99_ms": 1000 * late[int(0.99 * (len(late) - 1))],
+            "max_ms": 1000 * late[-1],
+        }
