@@ -237,15 +237,19 @@ class Http2Connection:
 
     def _set_alarm(self, due: float) -> None:
         if due < self._alarm_at:
+            self._alarm_at = due
             self._alarm.set()
 
     async def _run_alarm(self) -> None:
+        self._alarm_at = self._next_due()
         while True:
             self._alarm = anyio.Event()
-            self._alarm_at = self._next_due()
-            with anyio.CancelScope(deadline=self._alarm_at):
+            with anyio.CancelScope(deadline=self._alarm_at) as scope:
                 await self._alarm.wait()
-            self._expire(anyio.current_time())
+            # An alarm stands even when what it was set for has been sent meanwhile: else every frame would set one.
+            if scope.cancelled_caught:
+                self._expire(anyio.current_time())
+                self._alarm_at = self._next_due()
 
     def _next_due(self) -> float:
         dues = [due for exchange in self._exchanges.values() if (due := exchange.write_due) is not None]
