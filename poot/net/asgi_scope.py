@@ -72,7 +72,8 @@ def read_endpoints(scope: Scope, head: Head | None, names: Collection[str]) -> E
         head: None when it could not be read.
         names: hosts in lower case, without port, that the host server is reached by.
     """
-    peer = peer_ip(scope.get("client"))
+    client = scope.get("client")
+    peer = peer_ip(tuple(client) if client is not None else None)
     server = scope.get("server")
     host, port = (server[0], server[1]) if server is not None and server[1] is not None else (None, None)
     if head is not None and head.authority is not None:

@@ -8,7 +8,8 @@ Bytes come in by `receive`, which the transport's reader calls; it decides every
 is started or woken for a piece of an answer but the writer, once for all pieces that were queued before it runs.
 
 Deadlines: a written byte has --write-timeout-secs to go out, flow control or not, else its stream is reset; a header
-block and the time without an open stream have --request-timeout-secs, else the connection ends.
+block and the time without an open stream have --request-timeout-secs, else the connection ends; a body behind an answer
+that did not want it has `LINGER_SECONDS`, else its stream is reset.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from poot.net.http.http2_stream import Stream
 from poot.net.http2_exchange import Http2Exchange
 from poot.net.run_exchange import answer_error, run_application
 from poot.net.service import Service
-from poot.net.transport import Transport
+from poot.net.transport import LINGER_SECONDS, Transport
 
 logger = get_logger(__name__)
 
@@ -75,6 +76,8 @@ class Http2Connection:
         self._new_connection_grace_seconds = new_connection_grace_seconds
         self._http = Http2()
         self._exchanges: dict[Stream, Http2Exchange] = {}
+        # Streams whose body nobody wanted, and when patience with it ends.
+        self._lingering: dict[Stream, float] = {}
         self._has_served = False
         self._idle_since: float | None = accepted_at
         self._drained_at: float | None = None
@@ -187,6 +190,9 @@ class Http2Connection:
         finally:
             del self._exchanges[stream]
             self._http.release(stream)
+            if stream.is_lingering:
+                self._lingering[stream] = anyio.current_time() + LINGER_SECONDS
+                self._set_alarm(self._lingering[stream])
             self._has_served = True
             self._wake_writer()
             if not self._exchanges:
@@ -256,6 +262,8 @@ class Http2Connection:
         timeout = self._service.request_timeout_seconds
         if (began_at := self._http.block_began_at) is not None:
             dues.append(began_at + timeout)
+        if self._lingering:
+            dues.append(next(iter(self._lingering.values())))
         if self._idle_since is not None:
             dues.append(self._idle_since + timeout)
         if self._drained_at is not None and not self._is_drain_confirmed:
@@ -268,6 +276,11 @@ class Http2Connection:
             if (due := exchange.write_due) is not None and due <= now:
                 self._http.reset(stream, ErrorCodes.CANCEL)
                 exchange.scope.cancel()
+        for stream, due in tuple(self._lingering.items()):
+            if due <= now or not stream.is_lingering:
+                # NO_ERROR: the answer stands (RFC 9113 section 8.1).
+                self._http.reset(stream, ErrorCodes.NO_ERROR)
+                del self._lingering[stream]
         if self._drained_at is not None and not self._is_drain_confirmed:
             if self._drained_at + DRAIN_GRACE_SECONDS <= now:
                 self._http.finish_drain()

@@ -220,7 +220,11 @@ async def test_expect_continue_is_not_answered_when_the_request_is_refused() -> 
         stream_id = await peer.request(length=4, headers=[(b"expect", b"100-continue")])
         answer = await peer.answer(stream_id)
         assert (answer.status, answer.has_continue) == (400, False)
+        # The answer can be read in peace; then the client is told that its body is not waited for.
         await peer.ping()
+        assert answer.reset is None
+        await anyio.sleep(LINGER_SECONDS)
+        await peer.ping(b"later..1")
         assert answer.reset == ErrorCodes.NO_ERROR
 
 
@@ -394,7 +398,16 @@ async def test_a_slow_body_is_408_on_its_stream_and_the_connection_lives() -> No
         assert (answer.status, answer.is_complete) == (408, True)
         assert anyio.current_time() - began == pytest.approx(5)
         assert (await peer.get("/b")).body == b"/b"
+        await anyio.sleep(LINGER_SECONDS)
+        await peer.ping()
         assert answer.reset == ErrorCodes.NO_ERROR
+
+
+async def test_a_client_that_is_sending_when_it_is_refused_may_finish() -> None:
+    async with connected(raises(BadRequest("no"))) as (peer, _, _):
+        answer = await peer.get("/p", body=bytes(1_000_000))
+        assert (answer.status, answer.reset) == (400, None)
+        assert (await peer.get("/b")).status == 400
 
 
 async def test_the_deadline_of_a_stream_begins_with_its_head() -> None:

@@ -49,6 +49,7 @@ from poot.net.http.http2_events import (
     StreamEnded,
 )
 from poot.net.http.http2_head import check_fields, parse_fields
+from poot.net.http.http2_inbox import Inbox
 from poot.net.http.http2_limits import (
     MAX_CONTINUATIONS,
     PRIORITIES_PER_STREAM,
@@ -65,14 +66,6 @@ MAX_CONCURRENT_STREAMS = 128
 MAX_HELD_STREAMS = 2 * MAX_CONCURRENT_STREAMS
 """Streams the shell may be busy with, counting those a client has reset and whose exchange has not ended yet. Twice the
 announced number lets a client replace all its streams at once; without a bound, resets would get around it."""
-
-CONNECTION_WINDOW_BYTES = 8 * 1024 * 1024
-"""Body bytes a client may have under way on all streams together: every stream's initial window, so that a body which
-nobody reads holds up no other one. What is held in memory unread is bounded by it too."""
-
-BODY_WINDOW_BYTES = 1024 * 1024
-"""A stream's window once its body is being read, and thus memory the request was admitted for: 64 KiB a round trip
-would take 30 s for a large image from afar. Go announces 1 MiB too."""
 
 MAX_REPLY_BYTES = 64 * 1024
 """Replies to frames (PING, SETTINGS, resets, credit) a client may leave unread: 3,800 PINGs. More is a flood."""
@@ -127,8 +120,6 @@ class Http2:
         self._remembered: dict[int, None] = {}
         self._budgets = Budgets()
         self._initial_send_window = INITIAL_WINDOW_BYTES
-        self._receive_window = CONNECTION_WINDOW_BYTES
-        self._consumed = 0
         self._outbox = Outbox(self._finish)
         self._num_data_frames_seen = 0
         self._outbox.put(
@@ -139,8 +130,8 @@ class Http2:
                     SettingCodes.MAX_HEADER_LIST_SIZE: MAX_HEAD_BYTES,
                 }
             )
-            + frames.window_update(0, CONNECTION_WINDOW_BYTES - INITIAL_WINDOW_BYTES)
         )
+        self._inbox = Inbox(self._outbox)
 
     @property
     def num_open_streams(self) -> int:
@@ -309,6 +300,9 @@ class Http2:
         if stream.has_request_ended:
             self._fail_stream(stream, ErrorCodes.STREAM_CLOSED, now, events)
             return
+        if stream.is_lingering and ends:
+            self._close(stream)
+            return
         try:
             check_fields(fields)
         except RequestError:
@@ -321,8 +315,7 @@ class Http2:
     def _read_data(self, flags: int, stream_id: int, payload: bytes, now: float, events: list[Http2Event]) -> None:
         # Whatever becomes of it, all of the frame counts against the windows, padding included (section 6.9.1).
         length = len(payload)
-        self._receive_window -= length
-        if self._receive_window < 0:
+        if not self._inbox.receive(length):
             raise _ConnectionFault(ErrorCodes.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
         data = _without_padding(flags, payload)
         ends = bool(flags & Flag.END_STREAM)
@@ -330,7 +323,7 @@ class Http2:
             self._spend(Abuse.EMPTY, now)
         stream = self._streams.get(stream_id)
         if stream is None:
-            self._credit_connection(length)
+            self._inbox.credit(length)
             if stream_id % 2 == 0 or (stream_id > self._last_stream_id and stream_id not in self._remembered):
                 raise _protocol_error("DATA on a stream that is not open")
             if stream_id not in self._remembered:
@@ -338,6 +331,13 @@ class Http2:
             return
         stream.receive_window -= length
         stream.received_bytes += len(data)
+        if stream.is_lingering:
+            if ends:
+                self._inbox.credit(length)
+                self._close(stream)
+            elif not self._inbox.discard(stream, length):
+                self.reset(stream, ErrorCodes.NO_ERROR)
+            return
         error: ErrorCodes | None = None
         if stream.has_request_ended:
             error = ErrorCodes.STREAM_CLOSED
@@ -346,12 +346,12 @@ class Http2:
         elif stream.expected_bytes is not None and stream.received_bytes > stream.expected_bytes:
             error = ErrorCodes.PROTOCOL_ERROR
         if error is not None:
-            self._credit_connection(length)
+            self._inbox.credit(length)
             self._fail_stream(stream, error, now, events)
             return
         if length > len(data):
             stream.is_padded = True
-            self._consume(stream, length - len(data))
+            self._inbox.consume(stream, length - len(data))
         if data:
             stream.unread.append(data)
         if ends:
@@ -480,49 +480,11 @@ class Http2:
         if stream.expects_continue and not stream.received_bytes:
             self._outbox.put_head(stream, encode_answer(100, ()), ends=False)
         stream.expects_continue = False
-        stream.target_window = BODY_WINDOW_BYTES
-        widened = BODY_WINDOW_BYTES
-        if stream.expected_bytes is not None:
-            widened = min(widened, stream.expected_bytes - stream.received_bytes)
-        if widened > stream.receive_window:
-            self._outbox.reply(frames.window_update(stream.id, widened - stream.receive_window))
-            stream.receive_window = widened
+        self._inbox.open(stream)
 
     def take_body(self, stream: Stream) -> list[bytes]:
         """The pieces of the body that have arrived since the last call; gives their credit back to the client."""
-        pieces = stream.unread
-        if pieces:
-            stream.unread = []
-            self._consume(stream, sum(map(len, pieces)))
-        return pieces
-
-    def _consume(self, stream: Stream, num_bytes: int) -> None:
-        if not num_bytes:
-            return
-        self._credit_connection(num_bytes)
-        if stream.is_closed or stream.has_request_ended:
-            return
-        stream.consumed += num_bytes
-        window = stream.receive_window
-        # The rest fits, unless padding takes the room.
-        if (
-            stream.expected_bytes is not None
-            and stream.expected_bytes - stream.received_bytes <= window
-            and not stream.is_padded
-        ):
-            return
-        if 2 * stream.consumed >= stream.target_window or window < MAX_FRAME_BYTES:
-            self._outbox.reply(frames.window_update(stream.id, stream.consumed))
-            stream.receive_window += stream.consumed
-            stream.consumed = 0
-
-    def _credit_connection(self, num_bytes: int) -> None:
-        self._consumed += num_bytes
-        # Seldom, but soon when bodies that nobody reads hold most of the window: the others must not wait for them.
-        if self._consumed and self._consumed >= min(CONNECTION_WINDOW_BYTES // 2, self._receive_window):
-            self._outbox.reply(frames.window_update(0, self._consumed))
-            self._receive_window += self._consumed
-            self._consumed = 0
+        return self._inbox.take(stream)
 
     # -- answers in --------------------------------------------------------------------------------------------------
 
@@ -565,16 +527,17 @@ class Http2:
             self._outbox.end(stream)
 
     def reset(self, stream: Stream, error: ErrorCodes) -> None:
-        """Ends a stream at once; what was queued on it is dropped."""
-        if not stream.is_closed:
+        """Ends a stream at once, if it has not ended; what was queued on it is dropped."""
+        if stream.id in self._streams:
             self._close(stream)
             self._remember(stream.id)
             self._outbox.reply(frames.rst_stream(stream.id, error))
 
     def release(self, stream: Stream) -> None:
-        """Nobody works on the stream any more. One that is still open is reset."""
+        """Nobody works on the stream any more. One without a complete answer is reset."""
         self._num_held -= 1
-        self.reset(stream, ErrorCodes.INTERNAL_ERROR)
+        if not stream.is_lingering:
+            self.reset(stream, ErrorCodes.INTERNAL_ERROR)
 
     def begin_drain(self) -> None:
         """Asks the client to open no more streams; those on their way are still served (section 6.8)."""
@@ -618,21 +581,20 @@ class Http2:
         self._outbox.is_held_up = is_held_up
 
     def _finish(self, stream: Stream) -> None:
-        """The answer is out. A body that is still coming is not wanted, which NO_ERROR says without taking the answer
-        back (section 8.1)."""
+        """The answer is out. A body that is still coming is not wanted; the shell decides when to `reset` for it."""
         if stream.has_request_ended:
             self._close(stream)
         else:
-            self.reset(stream, ErrorCodes.NO_ERROR)
+            stream.is_closed = True
+            self._inbox.linger(stream)
 
     def _close(self, stream: Stream) -> None:
         stream.is_closed = True
+        stream.is_lingering = False
         stream.queue = bytearray()
         del self._streams[stream.id]
         self._outbox.note_progress(stream)
-        if stream.unread:
-            self._credit_connection(sum(map(len, stream.unread)))
-            stream.unread = []
+        self._inbox.forget(stream)
 
     def _remember(self, stream_id: int) -> None:
         self._remembered[stream_id] = None

@@ -15,6 +15,7 @@ class Stream:
         received_bytes: how much body has arrived.
         has_request_ended: the client has sent all of it.
         is_closed: nothing can be sent any more: the answer is out, or one side has reset the stream.
+        is_lingering: the answer is out, and the body that nobody wanted may still be coming.
         num_queued, num_sent: bytes of the answer's body so far, given and put into frames.
         is_watched: the shell wants `Http2.take_progressed` to name the stream when `num_sent` grows or it closes.
     """
@@ -28,8 +29,10 @@ class Stream:
         "id",
         "is_closed",
         "is_in_line",
+        "is_lingering",
         "is_padded",
         "is_watched",
+        "linger_bytes",
         "num_queued",
         "num_sent",
         "queue",
@@ -49,6 +52,8 @@ class Stream:
         self.received_bytes = 0
         self.has_request_ended = False
         self.is_closed = False
+        self.is_lingering = False
+        self.linger_bytes = 0
         self.num_queued = 0
         self.num_sent = 0
         self.is_watched = False

@@ -12,8 +12,6 @@ from hyperframe.frame import DataFrame, PingFrame, SettingsFrame, WindowUpdateFr
 from poot.errors import BadRequest, HeadersTooLarge
 from poot.net.http import http2_limits
 from poot.net.http.http2 import (
-    BODY_WINDOW_BYTES,
-    CONNECTION_WINDOW_BYTES,
     MAX_CONCURRENT_STREAMS,
     MAX_HELD_STREAMS,
     MAX_REPLY_BYTES,
@@ -28,6 +26,7 @@ from poot.net.http.http2_events import (
     RequestRefused,
     StreamEnded,
 )
+from poot.net.http.http2_inbox import BODY_WINDOW_BYTES, CONNECTION_WINDOW_BYTES, LINGER_BYTES
 from poot.net.http.http2_limits import WINDOW_SECONDS, Abuse
 from poot.net.http.http2_stream import Stream
 from tests.net import h2_frames as wire
@@ -497,7 +496,7 @@ def test_a_stream_over_the_limit_is_refused_and_may_be_tried_again() -> None:
     assert ask(MAX_CONCURRENT_STREAMS) == []
     assert script.read().resets == {refused: ErrorCodes.REFUSED_STREAM}
     assert script.feed(wire.data(refused, b"on the way")) == []
-    script.http.answer(streams[0], 200, (), b"")
+    script.http.reset(streams[0], ErrorCodes.NO_ERROR)
     script.http.release(streams[0])
     (event,) = ask(MAX_CONCURRENT_STREAMS + 1)
     assert isinstance(event, RequestArrived)
@@ -729,6 +728,7 @@ def test_unread_bodies_of_ended_streams_are_given_back() -> None:
             script.feed(wire.rst_stream(stream_id))
         else:
             script.http.answer(event.stream, 413, (), b"no")
+            script.http.reset(event.stream, ErrorCodes.NO_ERROR)
         script.http.release(event.stream)
         script.feed(wire.data(stream_id, bytes(16384)))  # on the way
     assert script.read().goaways == []
@@ -778,22 +778,48 @@ def test_a_body_that_came_unasked_gets_no_continue() -> None:
 # -- answers ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_answer_before_the_body_ends_resets_without_error() -> None:
+def test_behind_an_answer_that_did_not_want_it_a_body_is_thrown_away() -> None:
     script = Script()
-    stream = script.open(post(5), ends=False)
+    stream = script.open(post(200_000), ends=False)
+    script.feed(wire.data(1, bytes(16384)))
     script.http.answer(stream, 413, (), b"no")
-    reader = script.read()
-    assert (reader.bodies, reader.ended, reader.resets) == ({1: b"no"}, {1}, {1: ErrorCodes.NO_ERROR})
-    assert [type(frame).__name__ for frame in reader.frames[-3:]] == ["HeadersFrame", "DataFrame", "RstStreamFrame"]
+    assert (script.read().bodies, script.reader.ended, script.reader.resets) == ({1: b"no"}, {1}, {})
+    assert (stream.is_closed, stream.is_lingering, script.http.num_open_streams) == (True, True, 1)
+    script.http.release(stream)
+    sent = 16384
+    while sent + 16384 < 200_000:
+        assert 65535 + credit(script, 1) >= sent + 16384, "the client cannot go on"
+        assert script.feed(wire.data(1, bytes(16384))) == []
+        sent += 16384
+    assert script.feed(wire.data(1, bytes(200_000 - sent), ends=True)) == []
+    assert (script.http.num_open_streams, stream.is_lingering) == (0, False)
+    assert script.read().resets == {}
+    script.assert_alive()
 
 
-def test_a_large_answer_before_the_body_ends_resets_behind_its_last_frame() -> None:
+def test_trailers_end_a_body_that_is_thrown_away() -> None:
     script = Script()
-    stream = script.open(post(5), ends=False)
-    script.http.answer(stream, 413, (), bytes(50_000))
-    reader = script.read()
-    assert (len(reader.bodies[1]), reader.resets) == (50_000, {1: ErrorCodes.NO_ERROR})
-    assert type(reader.frames[-1]).__name__ == "RstStreamFrame"
+    encoder = Encoder()
+    (event,) = script.feed(wire.headers(1, post(None), ends=False, encoder=encoder))
+    assert isinstance(event, RequestArrived)
+    script.http.answer(event.stream, 413, (), b"no")
+    assert script.feed(wire.headers(1, [(b"x", b"y")], encoder=encoder)) == []
+    assert script.http.num_open_streams == 0
+
+
+def test_patience_with_an_unwanted_body_ends_with_a_reset_without_error() -> None:
+    for give_up in ("bytes", "shell"):
+        script = Script()
+        stream = script.open(post(None), ends=False)
+        script.http.answer(stream, 413, (), b"no")
+        if give_up == "shell":
+            script.http.reset(stream, ErrorCodes.NO_ERROR)
+        for _ in range(LINGER_BYTES // 16384):
+            script.feed(wire.data(1, bytes(16384)))
+        reader = script.read()
+        assert (reader.bodies, reader.ended, reader.resets) == ({1: b"no"}, {1}, {1: ErrorCodes.NO_ERROR})
+        assert script.feed(wire.data(1, b"on the way")) == []
+        script.assert_alive()
 
 
 def test_head_gets_fields_and_no_body() -> None:
