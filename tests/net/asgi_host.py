@@ -120,7 +120,7 @@ class Host:
         *,
         names: tuple[str, ...] = (),
         failure: PootError | None = None,
-        **timeouts: int,
+        **timeouts: Any,
     ) -> None:
         self.metrics = Metrics()
         self.is_open = False
