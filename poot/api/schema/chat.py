@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from poot.api.schema.common import GenerationFields, LogprobCount, Neutral, check_common, refuse_unavailable
+from poot.api.schema.common import GenerationFields, LogprobCount, Unavailable, check_common
 from poot.api.schema.decode import decode
 from poot.errors import BadRequest, UnsupportedCapability
 
@@ -73,22 +73,24 @@ def _is_empty(given: Any) -> bool:
     return given in ([], {})
 
 
-_UNAVAILABLE: dict[str, Neutral] = {
-    "tools": _is_empty,
-    "tool_choice": lambda given: given in ("none", "auto"),  # without tools, auto is none
-    "functions": _is_empty,
-    "function_call": lambda given: given in ("none", "auto"),
-    "modalities": lambda given: given == ["text"],
-    "audio": lambda given: False,
-    "prediction": lambda given: False,
-    "reasoning_effort": lambda given: given == "none",
-    "verbosity": lambda given: given == "medium",
-    "web_search_options": lambda given: False,
-    "add_generation_prompt": lambda given: given is True,
-    "continue_final_message": lambda given: given is False,
-    "chat_template": lambda given: False,
-    "chat_template_kwargs": _is_empty,
-}
+_UNAVAILABLE = Unavailable(
+    {
+        "tools": _is_empty,
+        "tool_choice": lambda given: given in ("none", "auto"),  # without tools, auto is none
+        "functions": _is_empty,
+        "function_call": lambda given: given in ("none", "auto"),
+        "modalities": lambda given: given == ["text"],
+        "audio": lambda given: False,
+        "prediction": lambda given: False,
+        "reasoning_effort": lambda given: given == "none",
+        "verbosity": lambda given: given == "medium",
+        "web_search_options": lambda given: False,
+        "add_generation_prompt": lambda given: given is True,
+        "continue_final_message": lambda given: given is False,
+        "chat_template": lambda given: False,
+        "chat_template_kwargs": _is_empty,
+    }
+)
 _MESSAGE_UNAVAILABLE = ("audio", "function_call", "tool_calls", "tool_call_id")
 _decoder = msgspec.json.Decoder(ChatRequest)
 
@@ -101,7 +103,7 @@ def decode_chat(body: bytes, model_id: str) -> ChatRequest:
     """
     request = decode(body, _decoder)
     check_common(request, model_id)
-    refuse_unavailable(request, _UNAVAILABLE)
+    _UNAVAILABLE.refuse(request)
     if request.top_logprobs and not request.logprobs:
         raise BadRequest("top_logprobs needs logprobs: true", param="top_logprobs")
     return request

@@ -6,6 +6,7 @@ Ranges and types are checked by msgspec while decoding; here, what needs two fie
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Annotated, Any
 
 import msgspec
@@ -94,6 +95,32 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True, 
 Neutral = Callable[[Any], bool]
 
 
+class Unavailable:
+    """Fields that are known and not built.
+
+    Args:
+        neutral: by name, what tells the values that ask for nothing. null always does.
+    """
+
+    def __init__(self, neutral: Mapping[str, Neutral]) -> None:
+        self._neutral = neutral
+        self._values = attrgetter(*neutral)
+        self._absent = (None,) * len(neutral)
+
+    def refuse(self, request: GenerationFields) -> None:
+        """Passes a request whose fields are all absent, null or neutral.
+
+        Raises:
+            BadRequest: the first that is not, by name.
+        """
+        values = self._values(request)
+        if values == self._absent:
+            return
+        for (name, is_neutral), given in zip(self._neutral.items(), values, strict=True):
+            if given is not None and not is_neutral(given):
+                raise BadRequest(f"{name} is not available yet", param=name)
+
+
 def _one_of(*values: Any) -> Neutral:
     """Equal to one of `values`, and of the same kind: true is not 1."""
     return lambda given: any(given == value and isinstance(given, bool) == isinstance(value, bool) for value in values)
@@ -101,38 +128,28 @@ def _one_of(*values: Any) -> Neutral:
 
 _NEVER: Neutral = lambda given: False  # noqa: E731 - reads as an entry of the tables below
 
-UNAVAILABLE: Mapping[str, Neutral] = {
-    "logit_bias": _one_of({}),
-    "presence_penalty": _one_of(0),
-    "frequency_penalty": _one_of(0),
-    "repetition_penalty": _one_of(1),
-    "stop_token_ids": _one_of([]),
-    "include_stop_str_in_output": _one_of(False),
-    "skip_special_tokens": _one_of(True),
-    "response_format": _one_of({"type": "text"}),
-    "guided_json": _NEVER,
-    "guided_regex": _NEVER,
-    "guided_choice": _NEVER,
-    "guided_grammar": _NEVER,
-    "return_token_ids": _one_of(False),
-    "return_timings": _one_of(False),
-    "metadata": _one_of({}),
-    "store": _one_of(False),
-    "service_tier": _one_of("auto", "default"),
-}
-"""Fields of both endpoints that are not built, with the values that ask for nothing. null always does."""
-
-
-def refuse_unavailable(request: GenerationFields, unavailable: Mapping[str, Neutral]) -> None:
-    """Passes a request whose fields in `unavailable` are all absent, null or neutral.
-
-    Raises:
-        BadRequest: the first that is not, by name.
-    """
-    for name, is_neutral in unavailable.items():
-        given = getattr(request, name)
-        if given is not None and not is_neutral(given):
-            raise BadRequest(f"{name} is not available yet", param=name)
+UNAVAILABLE = Unavailable(
+    {
+        "logit_bias": _one_of({}),
+        "presence_penalty": _one_of(0),
+        "frequency_penalty": _one_of(0),
+        "repetition_penalty": _one_of(1),
+        "stop_token_ids": _one_of([]),
+        "include_stop_str_in_output": _one_of(False),
+        "skip_special_tokens": _one_of(True),
+        "response_format": _one_of({"type": "text"}),
+        "guided_json": _NEVER,
+        "guided_regex": _NEVER,
+        "guided_choice": _NEVER,
+        "guided_grammar": _NEVER,
+        "return_token_ids": _one_of(False),
+        "return_timings": _one_of(False),
+        "metadata": _one_of({}),
+        "store": _one_of(False),
+        "service_tier": _one_of("auto", "default"),
+    }
+)
+"""Those of both endpoints."""
 
 
 def check_common(request: GenerationFields, model_id: str) -> None:
@@ -148,7 +165,7 @@ def check_common(request: GenerationFields, model_id: str) -> None:
             param="model",
             code="model_not_found",
         )
-    refuse_unavailable(request, UNAVAILABLE)
+    UNAVAILABLE.refuse(request)
     if request.best_of is not None and not _one_of(request.n or 1)(request.best_of):
         raise BadRequest("best_of is not available yet", param="best_of")
     if request.seed is not None and not _SEED_MIN <= request.seed <= _SEED_MAX:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from poot.api.schema.common import GenerationFields, LogprobCount, Neutral, check_common, refuse_unavailable
+from poot.api.schema.common import GenerationFields, LogprobCount, Unavailable, check_common
 from poot.api.schema.decode import decode
 from poot.errors import BadRequest
 
@@ -51,10 +51,12 @@ class CompletionRequest(GenerationFields, forbid_unknown_fields=True, frozen=Tru
         return [item for item in prompt if not isinstance(item, int)]
 
 
-_UNAVAILABLE: dict[str, Neutral] = {
-    "echo": lambda given: given is False,
-    "suffix": lambda given: given == "",
-}
+_UNAVAILABLE = Unavailable(
+    {
+        "echo": lambda given: given is False,
+        "suffix": lambda given: given == "",
+    }
+)
 _decoder = msgspec.json.Decoder(CompletionRequest)
 
 
@@ -66,7 +68,7 @@ def decode_completion(body: bytes, model_id: str) -> CompletionRequest:
     """
     request = decode(body, _decoder)
     check_common(request, model_id)
-    refuse_unavailable(request, _UNAVAILABLE)
+    _UNAVAILABLE.refuse(request)
     num_prompts = len(request.prompts)
     num_choices = num_prompts * (request.n or 1)
     if num_choices > MAX_PROMPTS:
