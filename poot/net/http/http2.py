@@ -19,8 +19,6 @@ streams that are open are still answered. The client cannot be pushed to, so not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
@@ -28,17 +26,15 @@ from poot.errors import RequestError
 from poot.net.exchange import Head, Headers
 from poot.net.http import frames
 from poot.net.http.frames import (
-    FRAME_HEADER_BYTES,
     INITIAL_WINDOW_BYTES,
     MAX_FRAME_BYTES,
     MAX_STREAM_ID,
     MAX_WINDOW_BYTES,
-    PREFACE,
     Flag,
     FrameType,
 )
 from poot.net.http.head import MAX_HEAD_BYTES, body_length, malformed
-from poot.net.http.header_block import MAX_BLOCK_BYTES, BlockDecoder, BlockError, encode_answer
+from poot.net.http.header_block import BlockDecoder, BlockError, encode_answer
 from poot.net.http.http2_events import (
     BodyArrived,
     ConnectionEnded,
@@ -51,13 +47,13 @@ from poot.net.http.http2_events import (
 from poot.net.http.http2_head import check_fields, parse_fields
 from poot.net.http.http2_inbox import Inbox
 from poot.net.http.http2_limits import (
-    MAX_CONTINUATIONS,
     PRIORITIES_PER_STREAM,
     WINDOW_UPDATES_PER_DATA,
     Abuse,
     Budgets,
 )
 from poot.net.http.http2_outbox import Outbox
+from poot.net.http.http2_reader import ConnectionFault, FrameReader, ReadFrame, protocol_error, size_error
 from poot.net.http.http2_stream import Stream
 
 MAX_CONCURRENT_STREAMS = 128
@@ -76,26 +72,6 @@ _MAX_REMEMBERED = 1024
 _DRAIN_PING = b"draining"
 
 
-class _ConnectionFault(Exception):
-    """Ends the connection with a GOAWAY of this code."""
-
-    def __init__(self, error: ErrorCodes, reason: str) -> None:
-        super().__init__(reason)
-        self.error = error
-        self.reason = reason
-
-
-@dataclass(slots=True)
-class _Block:
-    """A header block that is arriving."""
-
-    stream_id: int
-    ends_stream: bool
-    data: bytearray
-    began_at: float
-    num_continuations: int = 0
-
-
 class Http2:
     """The server's side of one HTTP/2 connection.
 
@@ -105,13 +81,10 @@ class Http2:
     """
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._preface_left = PREFACE
-        self._has_settings = False
+        self._reader = FrameReader()
         self._has_failed = False
         self._decoder = BlockDecoder()
         self._last_parsed: tuple[list[tuple[bytes, bytes]], Head] | None = None
-        self._block: _Block | None = None
         self._streams: dict[int, Stream] = {}
         self._num_held = 0
         self._last_stream_id = 0
@@ -141,7 +114,7 @@ class Http2:
     @property
     def block_began_at(self) -> float | None:
         """When the header block began to arrive that is not complete, if there is one."""
-        return self._block.began_at if self._block is not None else None
+        return self._reader.block_began_at
 
     # -- bytes in ----------------------------------------------------------------------------------------------------
 
@@ -150,110 +123,56 @@ class Http2:
         if self._has_failed:
             return []
         events: list[Http2Event] = []
-        self._buffer += data
         try:
-            self._read_frames(now, events)
+            for frame in self._reader.read(data, now):
+                self._read_frame(frame, now, events)
             if self._outbox.num_reply_bytes > MAX_REPLY_BYTES:
-                raise _ConnectionFault(ErrorCodes.ENHANCE_YOUR_CALM, "replies are left unread")
-        except _ConnectionFault as fault:
+                raise ConnectionFault(ErrorCodes.ENHANCE_YOUR_CALM, "replies are left unread")
+        except ConnectionFault as fault:
             self.fail(fault.error, fault.reason)
             events.append(ConnectionEnded(fault.error, fault.reason))
         return events
 
-    def _read_frames(self, now: float, events: list[Http2Event]) -> None:
-        buffer = self._buffer
-        if self._preface_left:
-            length = min(len(self._preface_left), len(buffer))
-            if not self._preface_left.startswith(buffer[:length]):
-                raise _protocol_error("no HTTP/2 preface")
-            self._preface_left = self._preface_left[length:]
-            del buffer[:length]
-        offset = 0
-        try:
-            while len(buffer) - offset >= FRAME_HEADER_BYTES:
-                length, kind, flags, stream_id = frames.read_frame_header(buffer, offset)
-                if length > MAX_FRAME_BYTES:
-                    raise _size_error("a frame over SETTINGS_MAX_FRAME_SIZE")
-                start = offset + FRAME_HEADER_BYTES
-                if len(buffer) < start + length:
-                    return
-                offset = start + length
-                self._read_frame(kind, flags, stream_id, bytes(buffer[start:offset]), now, events)
-        finally:
-            del buffer[:offset]
+    def _read_frame(self, frame: ReadFrame, now: float, events: list[Http2Event]) -> None:
+        match frame.kind:
+            case FrameType.DATA:
+                self._read_data(frame, now, events)
+            case FrameType.HEADERS:
+                self._read_headers(frame, now, events)
+            case FrameType.WINDOW_UPDATE:
+                self._read_window_update(frame.stream_id, frame.payload, now, events)
+            case FrameType.RST_STREAM:
+                self._read_rst_stream(frame.stream_id, frame.payload, now, events)
+            case FrameType.SETTINGS:
+                self._read_settings(frame.flags, frame.stream_id, frame.payload, now)
+            case FrameType.PING:
+                self._read_ping(frame.flags, frame.stream_id, frame.payload, now, events)
+            case FrameType.PRIORITY:
+                self._read_priority(frame.stream_id, frame.payload, now, events)
+            case FrameType.GOAWAY:
+                if frame.stream_id or len(frame.payload) < 8:
+                    raise protocol_error("a malformed GOAWAY")
+            case FrameType.PUSH_PROMISE:
+                raise protocol_error("PUSH_PROMISE from a client")
+            case _:
+                self._spend(Abuse.UNKNOWN, now)
 
-    def _read_frame(
-        self, kind: int, flags: int, stream_id: int, payload: bytes, now: float, events: list[Http2Event]
-    ) -> None:
-        if not self._has_settings and (kind != FrameType.SETTINGS or flags & Flag.ACK):
-            raise _protocol_error("the first frame is not SETTINGS")
-        if self._block is not None and (kind != FrameType.CONTINUATION or stream_id != self._block.stream_id):
-            raise _protocol_error("a frame within a header block")
-        if kind == FrameType.DATA:
-            self._read_data(flags, stream_id, payload, now, events)
-        elif kind == FrameType.HEADERS:
-            self._read_headers(flags, stream_id, payload, now, events)
-        elif kind == FrameType.WINDOW_UPDATE:
-            self._read_window_update(stream_id, payload, now, events)
-        elif kind == FrameType.RST_STREAM:
-            self._read_rst_stream(stream_id, payload, now, events)
-        elif kind == FrameType.SETTINGS:
-            self._read_settings(flags, stream_id, payload, now)
-        elif kind == FrameType.PING:
-            self._read_ping(flags, stream_id, payload, now, events)
-        elif kind == FrameType.CONTINUATION:
-            self._read_continuation(flags, payload, now, events)
-        elif kind == FrameType.PRIORITY:
-            self._read_priority(stream_id, payload, now, events)
-        elif kind == FrameType.GOAWAY:
-            if stream_id or len(payload) < 8:
-                raise _protocol_error("a malformed GOAWAY")
-        elif kind == FrameType.PUSH_PROMISE:
-            raise _protocol_error("PUSH_PROMISE from a client")
-        else:
-            self._spend(Abuse.UNKNOWN, now)
-
-    def _read_headers(self, flags: int, stream_id: int, payload: bytes, now: float, events: list[Http2Event]) -> None:
+    def _read_headers(self, frame: ReadFrame, now: float, events: list[Http2Event]) -> None:
+        stream_id, ends = frame.stream_id, bool(frame.flags & Flag.END_STREAM)
         if stream_id % 2 == 0:
-            raise _protocol_error("HEADERS on a stream that is not the client's")
-        payload = _without_padding(flags, payload)
-        if flags & Flag.PRIORITY:
-            if len(payload) < 5:
-                raise _size_error("HEADERS too short for their priority")
-            payload = payload[5:]
-        self._block = _Block(stream_id, bool(flags & Flag.END_STREAM), bytearray(payload), now)
-        if flags & Flag.END_HEADERS:
-            self._end_block(now, events)
-
-    def _read_continuation(self, flags: int, payload: bytes, now: float, events: list[Http2Event]) -> None:
-        block = self._block
-        if block is None:
-            raise _protocol_error("CONTINUATION without HEADERS")
-        block.num_continuations += 1
-        if not payload:
-            self._spend(Abuse.EMPTY, now)
-        block.data += payload
-        if block.num_continuations > MAX_CONTINUATIONS or len(block.data) > MAX_BLOCK_BYTES:
-            raise _ConnectionFault(ErrorCodes.ENHANCE_YOUR_CALM, "an oversized header block")
-        if flags & Flag.END_HEADERS:
-            self._end_block(now, events)
-
-    def _end_block(self, now: float, events: list[Http2Event]) -> None:
-        block = self._block
-        assert block is not None
-        self._block = None
+            raise protocol_error("HEADERS on a stream that is not the client's")
         try:
-            fields = self._decoder.decode(bytes(block.data))
+            fields = self._decoder.decode(frame.payload)
         except BlockError as error:
             code = ErrorCodes.ENHANCE_YOUR_CALM if error.is_oversized else ErrorCodes.COMPRESSION_ERROR
-            raise _ConnectionFault(code, str(error)) from error
-        stream = self._streams.get(block.stream_id)
+            raise ConnectionFault(code, str(error)) from error
+        stream = self._streams.get(stream_id)
         if stream is not None:
-            self._read_trailer(stream, fields, block.ends_stream, now, events)
-        elif block.stream_id > self._last_stream_id:
-            self._open_stream(block.stream_id, fields, block.ends_stream, now, events)
-        elif block.stream_id not in self._remembered:
-            raise _ConnectionFault(ErrorCodes.STREAM_CLOSED, "HEADERS on a closed stream")
+            self._read_trailer(stream, fields, ends, now, events)
+        elif stream_id > self._last_stream_id:
+            self._open_stream(stream_id, fields, ends, now, events)
+        elif stream_id not in self._remembered:
+            raise ConnectionFault(ErrorCodes.STREAM_CLOSED, "HEADERS on a closed stream")
 
     def _open_stream(
         self, stream_id: int, fields: list[tuple[bytes, bytes]], ends: bool, now: float, events: list[Http2Event]
@@ -312,22 +231,21 @@ class Http2:
             return
         self._end_request(stream, now, events)
 
-    def _read_data(self, flags: int, stream_id: int, payload: bytes, now: float, events: list[Http2Event]) -> None:
+    def _read_data(self, frame: ReadFrame, now: float, events: list[Http2Event]) -> None:
         # Whatever becomes of it, all of the frame counts against the windows, padding included (section 6.9.1).
-        length = len(payload)
+        stream_id, length, data = frame.stream_id, frame.num_bytes, frame.payload
         if not self._inbox.receive(length):
-            raise _ConnectionFault(ErrorCodes.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
-        data = _without_padding(flags, payload)
-        ends = bool(flags & Flag.END_STREAM)
+            raise ConnectionFault(ErrorCodes.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
+        ends = bool(frame.flags & Flag.END_STREAM)
         if not data and not ends:
             self._spend(Abuse.EMPTY, now)
         stream = self._streams.get(stream_id)
         if stream is None:
             self._inbox.credit(length)
             if stream_id % 2 == 0 or (stream_id > self._last_stream_id and stream_id not in self._remembered):
-                raise _protocol_error("DATA on a stream that is not open")
+                raise protocol_error("DATA on a stream that is not open")
             if stream_id not in self._remembered:
-                raise _ConnectionFault(ErrorCodes.STREAM_CLOSED, "DATA on a closed stream")
+                raise ConnectionFault(ErrorCodes.STREAM_CLOSED, "DATA on a closed stream")
             return
         stream.receive_window -= length
         stream.received_bytes += len(data)
@@ -368,7 +286,7 @@ class Http2:
 
     def _read_window_update(self, stream_id: int, payload: bytes, now: float, events: list[Http2Event]) -> None:
         if len(payload) != 4:
-            raise _size_error("a WINDOW_UPDATE that is not 4 bytes")
+            raise size_error("a WINDOW_UPDATE that is not 4 bytes")
         num_frames = self._outbox.num_data_frames - self._num_data_frames_seen
         if num_frames:
             self._num_data_frames_seen += num_frames
@@ -377,10 +295,10 @@ class Http2:
         increment = frames.read_long(payload) & MAX_WINDOW_BYTES
         if stream_id == 0:
             if increment == 0:
-                raise _protocol_error("a WINDOW_UPDATE of nothing")
+                raise protocol_error("a WINDOW_UPDATE of nothing")
             self._outbox.window += increment
             if self._outbox.window > MAX_WINDOW_BYTES:
-                raise _ConnectionFault(ErrorCodes.FLOW_CONTROL_ERROR, "the connection's window overflows")
+                raise ConnectionFault(ErrorCodes.FLOW_CONTROL_ERROR, "the connection's window overflows")
             return
         stream = self._streams.get(stream_id)
         if stream is None:
@@ -395,7 +313,7 @@ class Http2:
 
     def _read_rst_stream(self, stream_id: int, payload: bytes, now: float, events: list[Http2Event]) -> None:
         if len(payload) != 4:
-            raise _size_error("an RST_STREAM that is not 4 bytes")
+            raise size_error("an RST_STREAM that is not 4 bytes")
         self._spend(Abuse.RESET, now)
         stream = self._streams.get(stream_id)
         if stream is None:
@@ -407,14 +325,13 @@ class Http2:
 
     def _read_settings(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
         if stream_id:
-            raise _protocol_error("SETTINGS on a stream")
+            raise protocol_error("SETTINGS on a stream")
         if flags & Flag.ACK:
             if payload:
-                raise _size_error("an acknowledgement of SETTINGS with content")
+                raise size_error("an acknowledgement of SETTINGS with content")
             return
         if len(payload) % 6:
-            raise _size_error("SETTINGS that are no multiple of 6 bytes")
-        self._has_settings = True
+            raise size_error("SETTINGS that are no multiple of 6 bytes")
         self._spend(Abuse.SETTINGS, now)
         for code, value in frames.read_settings(payload):
             if code == SettingCodes.INITIAL_WINDOW_SIZE:
@@ -422,27 +339,27 @@ class Http2:
             elif code == SettingCodes.MAX_FRAME_SIZE:
                 # Ours stay at the size that every peer takes.
                 if not MAX_FRAME_BYTES <= value < 2**24:
-                    raise _protocol_error("SETTINGS_MAX_FRAME_SIZE out of range")
+                    raise protocol_error("SETTINGS_MAX_FRAME_SIZE out of range")
             elif code == SettingCodes.ENABLE_PUSH and value > 1:
-                raise _protocol_error("SETTINGS_ENABLE_PUSH out of range")
+                raise protocol_error("SETTINGS_ENABLE_PUSH out of range")
         self._outbox.reply(frames.SETTINGS_ACK)
 
     def _change_initial_window(self, value: int) -> None:
         if value > MAX_WINDOW_BYTES:
-            raise _ConnectionFault(ErrorCodes.FLOW_CONTROL_ERROR, "SETTINGS_INITIAL_WINDOW_SIZE out of range")
+            raise ConnectionFault(ErrorCodes.FLOW_CONTROL_ERROR, "SETTINGS_INITIAL_WINDOW_SIZE out of range")
         change = value - self._initial_send_window
         self._initial_send_window = value
         for stream in self._streams.values():
             stream.send_window += change
             if stream.send_window > MAX_WINDOW_BYTES:
-                raise _ConnectionFault(ErrorCodes.FLOW_CONTROL_ERROR, "a stream's window overflows")
+                raise ConnectionFault(ErrorCodes.FLOW_CONTROL_ERROR, "a stream's window overflows")
             self._outbox.line_up(stream)
 
     def _read_ping(self, flags: int, stream_id: int, payload: bytes, now: float, events: list[Http2Event]) -> None:
         if stream_id:
-            raise _protocol_error("PING on a stream")
+            raise protocol_error("PING on a stream")
         if len(payload) != 8:
-            raise _size_error("a PING that is not 8 bytes")
+            raise size_error("a PING that is not 8 bytes")
         self._spend(Abuse.PING, now)
         if not flags & Flag.ACK:
             self._outbox.reply(frames.ping(payload, is_ack=True))
@@ -452,7 +369,7 @@ class Http2:
 
     def _read_priority(self, stream_id: int, payload: bytes, now: float, events: list[Http2Event]) -> None:
         if stream_id == 0:
-            raise _protocol_error("PRIORITY without a stream")
+            raise protocol_error("PRIORITY without a stream")
         self._spend(Abuse.PRIORITY, now)
         if len(payload) != 5 and (stream := self._streams.get(stream_id)) is not None:
             self._fail_stream(stream, ErrorCodes.FRAME_SIZE_ERROR, now, events)
@@ -460,11 +377,11 @@ class Http2:
     def _check_was_opened(self, stream_id: int) -> None:
         """A frame on a stream that is closed is late, one on a stream that never opened a fault (section 5.1)."""
         if stream_id % 2 == 0 or (stream_id > self._last_stream_id and stream_id not in self._remembered):
-            raise _protocol_error("a frame on a stream that was never opened")
+            raise protocol_error("a frame on a stream that was never opened")
 
     def _spend(self, abuse: Abuse, now: float) -> None:
         if not self._budgets.spend(abuse, now):
-            raise _ConnectionFault(ErrorCodes.ENHANCE_YOUR_CALM, f"too many {abuse.label}")
+            raise ConnectionFault(ErrorCodes.ENHANCE_YOUR_CALM, f"too many {abuse.label}")
 
     def _fail_stream(self, stream: Stream, error: ErrorCodes, now: float, events: list[Http2Event]) -> None:
         self._spend(Abuse.RESET, now)
@@ -557,8 +474,7 @@ class Http2:
         self._has_failed = True
         for stream in tuple(self._streams.values()):
             self._close(stream)
-        self._buffer.clear()
-        self._block = None
+        self._reader.clear()
         self._outbox.put(frames.goaway(self._last_stream_id, error, reason.encode("ascii")))
 
     # -- bytes out ---------------------------------------------------------------------------------------------------
@@ -600,20 +516,3 @@ class Http2:
         self._remembered[stream_id] = None
         if len(self._remembered) > _MAX_REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
-
-
-def _without_padding(flags: int, payload: bytes) -> bytes:
-    """The content of a DATA or HEADERS frame (section 6.1)."""
-    if not flags & Flag.PADDED:
-        return payload
-    if not payload or payload[0] >= len(payload):
-        raise _protocol_error("padding longer than its frame")
-    return payload[1 : len(payload) - payload[0]]
-
-
-def _protocol_error(reason: str) -> _ConnectionFault:
-    return _ConnectionFault(ErrorCodes.PROTOCOL_ERROR, reason)
-
-
-def _size_error(reason: str) -> _ConnectionFault:
-    return _ConnectionFault(ErrorCodes.FRAME_SIZE_ERROR, reason)

@@ -23,7 +23,7 @@ class Abuse(Enum):
     PING: every one is answered (CVE-2019-9512). Keep-alive sends one every few seconds, bandwidth probes (hyper) some
         ten a second.
     SETTINGS: every one is acknowledged and may touch all streams (CVE-2019-9515). Clients send one, a few more at most.
-    EMPTY: DATA and CONTINUATION without content, and padding only: work without progress (CVE-2019-9518). A client that
+    EMPTY: DATA without content, or with padding only: work without progress (CVE-2019-9518). A client that
         flushes often may send some.
     WINDOW_UPDATE: makes us look for what can be sent. Readers send one or two for what they have taken from a DATA
         frame, in small bites even a dozen; so every DATA frame of ours adds `WINDOW_UPDATES_PER_DATA` (Envoy: 10).
