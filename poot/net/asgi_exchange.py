@@ -191,12 +191,15 @@ class AsgiExchange:
                 for message in messages:
                     await self._send(message)
             except OSError as error:  # what ASGI has `send` raise once the client is gone
-                self.is_gone = True
+                self._lose()
                 raise ClientGone from error
         if scope.cancelled_caught:
-            self.is_gone = True
-            self.scope.cancel()
+            self._lose()
             raise ClientGone
+
+    def _lose(self) -> None:
+        self.is_gone = True
+        self.scope.cancel()
 
     async def _linger(self) -> None:
         """Drops what the client still sends of a body that nobody wants, within the limits of `Transport.linger`.

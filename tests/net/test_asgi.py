@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from poot.errors import BadRequest, StartupError
-from poot.net.exchange import Application, Exchange, Response
+from poot.net.exchange import Application, ClientGone, Exchange, Response
 from poot.net.transport import LINGER_BYTES, READ_AHEAD_BYTES
 from tests.net.asgi_host import Call, Host, hosting, http_scope, post_scope
 from tests.net.peers import TEXT, hello, settle
@@ -209,6 +209,8 @@ async def test_a_client_that_does_not_read_is_given_up_after_the_write_timeout()
             async with exchange.stream(200, TEXT) as writer:
                 while True:
                     await writer.write(b"x")
+        except ClientGone:
+            await anyio.sleep_forever()  # the scope is cancelled too
         finally:
             ended.append(anyio.current_time())
 
@@ -227,16 +229,22 @@ async def test_a_client_that_does_not_read_is_given_up_after_the_write_timeout()
     assert not call.is_ended
 
 
-async def test_a_send_that_fails_ends_the_exchange() -> None:
+async def test_a_send_that_fails_ends_the_exchange(caplog: pytest.LogCaptureFixture) -> None:
     call = Call(http_scope())
     call.body(b"")
+
+    async def stream_on(exchange: Exchange) -> None:
+        with pytest.raises(ClientGone):
+            await stream_two(exchange)
+        await anyio.sleep_forever()
 
     async def fail(message: dict[str, Any]) -> None:
         raise OSError("the client is gone")
 
     call.before_send = fail
-    await answer(stream_two, call)
+    await answer(stream_on, call)
     assert call.sent == []
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 async def test_an_error_is_answered_and_a_fault_says_no_more_than_that() -> None:
