@@ -136,9 +136,11 @@ class AsgiExchange:
             await self._write(start, _body(body, more=False))
         else:
             await self._write(start, _body(body, more=True))
-            await self._linger()
             self._is_ending = True
-            await self._write(_body(b"", more=False))
+            await self._linger()
+            # A client that has read as much as Content-Length said may leave: it has the answer.
+            if not self.is_gone:
+                await self._write(_body(b"", more=False))
         self.is_complete = True
 
     def stream(self, status: int, headers: Headers) -> AsgiStream:

@@ -329,6 +329,20 @@ async def test_a_refusal_ends_when_the_body_it_did_not_want_has_ended() -> None:
         assert call.num_received == 4
 
 
+async def test_a_client_that_leaves_once_it_has_read_its_refusal_was_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "poot.access")
+    async with hosting(refuse_unread) as (host, task_group):
+        call = Call(post_scope(300))
+        task_group.start_soon(call.run, host.asgi)
+        await settle()
+        call.feed("http.disconnect")
+    assert message_of(call) == "no"
+    (record,) = [record for record in caplog.records if record.name == "poot.access"]
+    assert "ended" not in record.__dict__["fields"]
+
+
 @pytest.mark.parametrize(("num_pieces", "seconds"), [(0, 2.0), (5, 0.0)])
 async def test_a_refusal_waits_for_a_body_so_long_and_so_far(num_pieces: int, seconds: float) -> None:
     call = Call(post_scope(10 * LINGER_BYTES))
