@@ -66,16 +66,21 @@ class Http1Peer:
 
     async def is_closed(self) -> bool:
         """Whether the server has ended the connection, once everything has happened that can."""
+        unread = await self.seen()
+        assert not unread, f"unexpected bytes: {unread[:100]!r}"
+        return self._has_ended
+
+    async def seen(self) -> bytes:
+        """Every byte that has come and has not been read as an answer; they stay."""
         await anyio.sleep(0.001)
-        if not self._has_ended and not self._received:
+        while not self._has_ended:
             try:
                 self._take(self._socket.recv(65536))
             except BlockingIOError:
-                return False
+                break
             except ConnectionResetError:
                 self._has_ended = True
-        assert not self._received, f"unexpected bytes: {bytes(self._received[:100])!r}"
-        return self._has_ended
+        return bytes(self._received)
 
     async def rest(self) -> bytes:
         """Everything until the server closes. A reset counts as that."""
@@ -105,16 +110,6 @@ class Http1Peer:
         except Gone:
             pass
         return reply
-
-    async def piece(self) -> bytes:
-        """The next bytes of whatever comes, without looking at them."""
-        while not self._received:
-            if self._has_ended:
-                raise Gone
-            await self._receive()
-        data = bytes(self._received)
-        self._received.clear()
-        return data
 
     async def _head(self) -> tuple[int, Fields]:
         status_line = await self._line()

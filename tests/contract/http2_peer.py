@@ -6,6 +6,7 @@ h2's checks of what a client sends are off, so that it sends what a test wants t
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import struct
 
@@ -51,6 +52,8 @@ class Http2Peer:
             self.h2.local_settings = h2.settings.Settings(
                 client=True, initial_values={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: initial_window}
             )
+        # Without Huffman coding, which takes h2's encoder a second for the largest heads.
+        self.h2.encoder.encode = functools.partial(self.h2.encoder.encode, huffman=False)  # type: ignore[method-assign]
         self.h2.initiate_connection()
         self._calls: dict[int, Http2Call] = {}
         self._has_ended = False
@@ -110,6 +113,16 @@ class Http2Peer:
         with contextlib.suppress(OSError):
             await self.flush()
         return self._has_ended
+
+    async def grant(self, num_bytes: int) -> None:
+        """Gives the server credit for the connection, and for no stream."""
+        self.h2.increment_flow_control_window(num_bytes)
+        await self.flush()
+
+    async def seen(self) -> bytes:
+        """All bodies of answers that have come, one behind the other."""
+        await self.is_closed()
+        return b"".join(call.body for call in self._calls.values())
 
     async def pump(self) -> None:
         """Waits for bytes from the server and acts on them.
@@ -177,13 +190,29 @@ class Http2Call:
             self._peer.h2.send_data(self.stream_id, data, end_stream=ends)
             await self._peer.flush()
 
+    async def ends_with(self) -> int:
+        """The error code of the stream's reset, once it has come."""
+        while self.reset is None:
+            await self._peer.pump()
+        return self.reset
+
+    @property
+    def informational(self) -> list[int]:
+        """The statuses of the 1xx answers that have come."""
+        return self._informational
+
+    @property
+    def body(self) -> bytes:
+        """What has come of the answer's body."""
+        return self._reply.body if self._reply is not None else b""
+
     async def cancel(self) -> None:
         """Resets the stream."""
         self._peer.h2.reset_stream(self.stream_id, 8)
         await self._peer.flush()
 
     async def reply(self) -> Reply:
-        """The answer; waits for the stream's reset too when our side of it is still open.
+        """The answer.
 
         Raises:
             Gone: there is none.

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from tests.contract.asking import Ask, Protocol, Reply, post, post_json
-from tests.contract.checks import check_closes, check_error, check_lives
+from tests.contract.checks import check_closes, check_error, check_lives, check_stream_ends
 from tests.contract.house import House, house
 from tests.fakes.engine import FakeEngine, FakeModel
 
@@ -20,14 +20,15 @@ async def refused_at_the_head(served: House, protocol: Protocol, words: str) -> 
     """Checks that one more request is 429 before its body."""
     num_opened = len(served.engine.requests)
     peer = served.connect(protocol)
-    reply = await (await peer.begin(WAIT)).reply()
+    call = await peer.begin(WAIT)
+    reply = await call.reply()
     check_error(reply, 429, words)
     assert (reply.get(b"retry-after"), reply.informational) == (b"1", [])
     assert len(served.engine.requests) == num_opened
     if protocol is Protocol.HTTP1:
         await check_closes(peer, reply)
     else:
-        assert reply.reset == 0
+        await check_stream_ends(call)
         await check_lives(peer)
 
 
