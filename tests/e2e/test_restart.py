@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,12 +16,13 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.e2e.fake_server import TEXTS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIMIT_SECONDS = 40.0
-NUM_CLIENTS = 4
+NUM_CLIENTS = 6
 MIN_ANSWERS = 40
 """Answers of each process beside the one before it, and alone."""
 
@@ -75,6 +77,7 @@ class Load:
 
     def __init__(self, port: int) -> None:
         self.port = port
+        self._ways = (complete_streamed, complete, complete_over_http2 if has_http2_curl() else complete)
         self._is_over = threading.Event()
         self._progress = threading.Condition()
         self.answers: list[str] = []
@@ -102,10 +105,10 @@ class Load:
                 thread.join(LIMIT_SECONDS)
 
     def _run(self, index: int) -> None:
-        is_streamed = index % 2 == 0
+        ask = self._ways[index % len(self._ways)]
         while not self._is_over.is_set():
             try:
-                name = complete(self.port, is_streamed=is_streamed)
+                name = ask(self.port)
             except Exception as error:
                 with self._progress:
                     self.failures.append(error)
@@ -116,12 +119,47 @@ class Load:
                     self._progress.notify_all()
 
 
-def complete(port: int, *, is_streamed: bool) -> str:
+def complete(port: int) -> str:
     """Asks for a completion over a new connection, checks it, and returns the model's name."""
-    return finish(begin(port, is_streamed=is_streamed), is_streamed=is_streamed)
+    return finish(begin(port))
 
 
-def begin(port: int, *, is_streamed: bool) -> http.client.HTTPConnection:
+def complete_streamed(port: int) -> str:
+    """As `complete`, with a streamed answer."""
+    with closing(begin(port, is_streamed=True)) as connection:
+        answer = connection.getresponse()
+        text = answer.read().decode()
+    assert answer.status == 200, text
+    *events, last = text.removesuffix("\n\n").split("\n\n")
+    assert last == "data: [DONE]", text
+    return check([json.loads(event.removeprefix("data: ")) for event in events])
+
+
+def complete_over_http2(port: int) -> str:
+    """As `complete`, with a connection that begins as HTTP/2.
+
+    By curl: clients on h2, such as httpx, give up what is under way when they are told of the drain by GOAWAY.
+    """
+    command = [
+        *("curl", "--silent", "--show-error", "--http2-prior-knowledge", "--write-out", "%{stderr}%{http_version}"),
+        *("--header", "Content-Type: application/json", "--data", json.dumps({"prompt": "hi"})),
+        f"http://127.0.0.1:{port}/v1/completions",
+    ]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == "2"
+    return check([json.loads(result.stdout)])
+
+
+def has_http2_curl() -> bool:
+    """Whether there is a curl that speaks HTTP/2; without it that part of the load is left out."""
+    if shutil.which("curl") is None:
+        return False
+    features = subprocess.run(["curl", "--version"], capture_output=True, text=True, check=True).stdout
+    return "HTTP2" in features
+
+
+def begin(port: int, *, is_streamed: bool = False) -> http.client.HTTPConnection:
     """Sends a request over a new connection."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_SECONDS)
     body = json.dumps({"prompt": "hi", "stream": is_streamed})
@@ -133,18 +171,17 @@ def begin(port: int, *, is_streamed: bool) -> http.client.HTTPConnection:
     return connection
 
 
-def finish(connection: http.client.HTTPConnection, *, is_streamed: bool) -> str:
-    """Reads and checks the answer, and returns the model's name."""
+def finish(connection: http.client.HTTPConnection) -> str:
+    """Reads and checks a whole answer, and returns the model's name."""
     with closing(connection):
         answer = connection.getresponse()
         text = answer.read().decode()
     assert answer.status == 200, text
-    if is_streamed:
-        *events, last = text.removesuffix("\n\n").split("\n\n")
-        assert last == "data: [DONE]", text
-        chunks = [json.loads(event.removeprefix("data: ")) for event in events]
-    else:
-        chunks = [json.loads(text)]
+    return check([json.loads(text)])
+
+
+def check(chunks: list[dict[str, Any]]) -> str:
+    """Checks the text of an answer, whole or in chunks, and returns the model's name."""
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "".join(TEXTS)
     return str(chunks[0]["model"])
 
@@ -155,9 +192,9 @@ def drain_with_a_full_queue(process: Process, port: int) -> list[str]:
     Returns: the names of those that answered them; every one is answered.
     """
     process.pause()
-    waiting = [begin(port, is_streamed=False) for _ in range(NUM_QUEUED)]
+    waiting = [begin(port) for _ in range(NUM_QUEUED)]
     process.drain()
-    return [finish(connection, is_streamed=False) for connection in waiting]
+    return [finish(connection) for connection in waiting]
 
 
 @contextmanager
