@@ -8,6 +8,8 @@ ADDR   ?= 127.0.0.1:$(PORT)
 MODEL  ?=
 # Further flags for poot-serve, such as ARGS="--rows 8".
 ARGS   ?=
+# How long `make soak` loads the server.
+SECONDS ?= 300
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -21,13 +23,15 @@ INSTALL_SOURCES := pyproject.toml $(wildcard setup.py) $(shell find poot -name '
 QUIET := $(shell test -t 2 || echo --quiet)
 PIP_INSTALL := $(BIN)/python -m pip install $(QUIET) --disable-pip-version-check --no-input --prefer-binary
 
-.PHONY: help serve test lint bench clean
+.PHONY: help serve test lint bench bench-wire soak clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make serve   install, fetch the demo model, serve it on $(ADDR)  (PORT, ADDR, MODEL, ARGS)"
 	@echo "make test    install with the test extra, fetch the test models, run ruff, mypy and pytest"
 	@echo "make bench   what benchmarks/decode.py measures on this machine"
+	@echo "make bench-wire  what benchmarks/wire.py measures, beside uvicorn and Hypercorn"
+	@echo "make soak    load a server with clients that behave well and badly for SECONDS ($(SECONDS)), then look at it"
 	@echo "make clean   remove .venv and everything built; fetched models stay in ~/.cache/poot"
 
 serve: $(VENV)/.installed
@@ -51,6 +55,13 @@ bench: $(VENV)/.installed
 	@$(FETCH) smollm2
 	$(BIN)/python benchmarks/decode.py "$(DEMO)"
 
+# The peers have an environment of their own: they are compared with, not depended on.
+bench-wire: $(VENV)/.installed $(VENV)/peers/.installed
+	$(BIN)/python benchmarks/wire.py --peer-python $(VENV)/peers/bin/python
+
+soak: $(VENV)/.installed-test
+	$(BIN)/python -m tests.soak --seconds $(SECONDS)
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find poot -name '*.so' -delete
@@ -67,3 +78,9 @@ $(VENV)/.installed: $(INSTALL_SOURCES) | $(VENV)/.created
 $(VENV)/.installed-test: $(INSTALL_SOURCES) | $(VENV)/.created
 	$(PIP_INSTALL) --editable '.[test,asgi]'
 	@touch $@ $(VENV)/.installed
+
+$(VENV)/peers/.installed: | $(VENV)/.created
+	$(PYTHON) -m venv $(VENV)/peers
+	$(VENV)/peers/bin/python -m pip install $(QUIET) --disable-pip-version-check --no-input \
+	  anyio starlette 'uvicorn[standard]' hypercorn uvloop
+	@touch $@
