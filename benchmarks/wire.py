@@ -135,7 +135,6 @@ class WireServer:
 
 def measure(server: WireServer, protocol: str, workload: Workload, *, seconds: float, core: int) -> Result:
     """Loads one server from a client process on `core`."""
-    server.get("/bench/lag")
     client = subprocess.run(
         [
             *(sys.executable, str(HERE / "wire_client.py"), str(server.port), protocol),
@@ -151,7 +150,7 @@ def measure(server: WireServer, protocol: str, workload: Workload, *, seconds: f
     figures = json.loads(client.stdout)
     if figures["num_failed"]:
         raise SystemExit(f"{server.name}, {protocol}, {workload.name}: {figures['num_failed']} answers were not 200")
-    lag = json.loads(server.get("/bench/lag"))["p99_ms"] if workload.concurrency == LAG_STREAMS else None
+    lag = figures["lag_p99_ms"] if workload.concurrency == LAG_STREAMS else None
     rate = figures["frames_per_second" if workload.is_streamed else "answers_per_second"]
     return Result(rate, figures["cpu_us"], lag)
 

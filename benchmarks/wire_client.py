@@ -4,7 +4,7 @@
 
 Keeps CONCURRENCY requests under way over HTTP/1.1 (a connection each) or HTTP/2 (up to 64 streams a connection), and
 writes one JSON object about the time after the warm-up: answers and frames a second, microseconds of the server's CPU
-time for each, how many answers were not 200. Frames are counted as occurrences of `data: ` in what arrives; one that
+time for each, how late its event loop was, how many answers were not 200. Frames are counted as occurrences of `data: ` in what arrives; one that
 is torn between two reads is missed, which is less than one in a read of 256 KiB.
 """
 
@@ -118,6 +118,31 @@ class Http2Client:
         return num_ended
 
 
+class LagReader:
+    """Asks the server over a connection of its own how late its event loop was since it was asked before."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._request = f"GET /bench/lag HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode("ascii")
+
+    def ask(self) -> None:
+        """Begins the time that is measured. Does not wait: the load has to go on."""
+        self._socket.sendall(self._request)
+
+    def read(self) -> dict[str, float]:
+        """Ends it. Waits."""
+        self.ask()
+        data = b""
+        while data.count(b"p99_ms") < 2 or not data.endswith(b"}"):
+            received = self._socket.recv(RECEIVE_BYTES)
+            if not received:
+                raise SystemExit("the server closed the connection that asks for its lag")
+            data += received
+        self._socket.close()
+        answer: dict[str, float] = json.loads(data[data.rindex(b"\r\n\r\n") :])
+        return answer
+
+
 def cpu_seconds(pid: int) -> float:
     """User and system time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -137,6 +162,7 @@ def measure(port: int, protocol: str, workload: str, concurrency: int, seconds: 
     by_descriptor = {client.socket.fileno(): client for client in clients}
     for descriptor in by_descriptor:
         poll.register(descriptor, select.EPOLLIN)
+    lag = LagReader(port)
     num_answers = num_frames = num_reads = 0
     cpu = started = 0.0
     begin = time.perf_counter() + WARM_UP_SECONDS
@@ -154,8 +180,10 @@ def measure(port: int, protocol: str, workload: str, concurrency: int, seconds: 
         if not started and now >= begin:
             started, cpu = now, cpu_seconds(pid)
             num_answers = num_frames = num_reads = 0
+            lag.ask()
     elapsed = now - started
     cpu = cpu_seconds(pid) - cpu
+    lag_p99_ms = lag.read()["p99_ms"]
     num_failed = sum(client.num_failed for client in clients)
     for client in clients:
         client.socket.close()
@@ -166,6 +194,7 @@ def measure(port: int, protocol: str, workload: str, concurrency: int, seconds: 
         "frames_per_read": num_frames / max(1, num_reads),
         "cpu_us": 1e6 * cpu / max(1, num_done),
         "cpu_share": cpu / elapsed,
+        "lag_p99_ms": lag_p99_ms,
         "num_failed": num_failed,
     }
 
