@@ -19,12 +19,12 @@ import time
 
 import anyio
 import anyio.abc
-from h2.errors import ErrorCodes
 
 from poot.errors import Draining, RequestError
 from poot.log import get_logger
 from poot.net.answers import choose_request_id, log_access
 from poot.net.exchange import ClientGone, Endpoints, Head
+from poot.net.http.frames import ErrorCode
 from poot.net.http.http2 import Http2
 from poot.net.http.http2_events import (
     BodyArrived,
@@ -274,12 +274,12 @@ class Http2Connection:
         timeout = self._service.request_timeout_seconds
         for stream, exchange in tuple(self._exchanges.items()):
             if (due := exchange.write_due) is not None and due <= now:
-                self._http.reset(stream, ErrorCodes.CANCEL)
+                self._http.reset(stream, ErrorCode.CANCEL)
                 exchange.scope.cancel()
         for stream, due in tuple(self._lingering.items()):
             if due <= now or not stream.is_lingering:
                 # NO_ERROR: the answer stands (RFC 9113 section 8.1).
-                self._http.reset(stream, ErrorCodes.NO_ERROR)
+                self._http.reset(stream, ErrorCode.NO_ERROR)
                 del self._lingering[stream]
         if self._drained_at is not None and not self._is_drain_confirmed:
             if self._drained_at + DRAIN_GRACE_SECONDS <= now:
@@ -287,7 +287,7 @@ class Http2Connection:
                 self._is_drain_confirmed = True
                 self._end_if_done()
         if (began_at := self._http.block_began_at) is not None and began_at + timeout <= now:
-            self._http.fail(ErrorCodes.NO_ERROR, "the request head did not arrive in time")
+            self._http.fail(ErrorCode.NO_ERROR, "the request head did not arrive in time")
             self._end.set()
         if self._idle_since is not None and self._idle_since + timeout <= now:
             self._http.finish_drain()

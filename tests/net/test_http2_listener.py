@@ -103,6 +103,7 @@ async def test_curl_speaks_with_us() -> None:
 @every_loop
 async def test_a_drain_under_load_fails_no_stream() -> None:
     num_answered = 0
+    is_under_load = anyio.Event()
 
     async def application(exchange: Exchange) -> None:
         await anyio.sleep(0.01)
@@ -119,6 +120,8 @@ async def test_a_drain_under_load_fails_no_stream() -> None:
                         answer = await peer.answer(stream_id)
                         assert (answer.status, answer.reset) == (200, None)
                         num_answered += 1
+                        if num_answered > 200:
+                            is_under_load.set()
                 except EOFError:
                     # GOAWAY says that these were not looked at, so a client may send them elsewhere.
                     last = peer.goaways[-1].last_stream_id
@@ -128,8 +131,7 @@ async def test_a_drain_under_load_fails_no_stream() -> None:
         async with anyio.create_task_group() as task_group:
             for _ in range(5):
                 task_group.start_soon(load, await connect(running))
-            while num_answered <= 200:
-                await anyio.sleep(0.01)
+            await is_under_load.wait()
             running.server.drain()
         for client in running.clients:
             client.close()

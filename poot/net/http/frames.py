@@ -8,9 +8,6 @@ from __future__ import annotations
 from enum import IntEnum
 from struct import Struct
 
-from h2.errors import ErrorCodes
-from h2.settings import SettingCodes
-
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """What a client that speaks HTTP/2 sends first (section 3.4). No HTTP/1.1 parser takes it for a request."""
 
@@ -40,6 +37,36 @@ class FrameType(IntEnum):
     GOAWAY = 7
     WINDOW_UPDATE = 8
     CONTINUATION = 9
+
+
+class ErrorCode(IntEnum):
+    """Why a stream or a connection ends (section 7)."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    SETTINGS_TIMEOUT = 4
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    CONNECT_ERROR = 10
+    ENHANCE_YOUR_CALM = 11
+    INADEQUATE_SECURITY = 12
+    HTTP_1_1_REQUIRED = 13
+
+
+class Setting(IntEnum):
+    """Section 6.5.2; every other one is ignored."""
+
+    HEADER_TABLE_SIZE = 1
+    ENABLE_PUSH = 2
+    MAX_CONCURRENT_STREAMS = 3
+    INITIAL_WINDOW_SIZE = 4
+    MAX_FRAME_SIZE = 5
+    MAX_HEADER_LIST_SIZE = 6
 
 
 class Flag:
@@ -84,7 +111,7 @@ def read_settings(payload: bytes) -> list[tuple[int, int]]:
     return list(_SETTING.iter_unpack(payload))
 
 
-def settings(values: dict[SettingCodes, int]) -> bytes:
+def settings(values: dict[Setting, int]) -> bytes:
     return frame(FrameType.SETTINGS, 0, 0, b"".join(_SETTING.pack(code, value) for code, value in values.items()))
 
 
@@ -95,11 +122,11 @@ def ping(opaque: bytes, *, is_ack: bool = False) -> bytes:
     return frame(FrameType.PING, Flag.ACK if is_ack else 0, 0, opaque)
 
 
-def goaway(last_stream_id: int, error: ErrorCodes, reason: bytes = b"") -> bytes:
+def goaway(last_stream_id: int, error: ErrorCode, reason: bytes = b"") -> bytes:
     return frame(FrameType.GOAWAY, 0, 0, _TWO_LONGS.pack(last_stream_id, error) + reason)
 
 
-def rst_stream(stream_id: int, error: ErrorCodes) -> bytes:
+def rst_stream(stream_id: int, error: ErrorCode) -> bytes:
     return frame(FrameType.RST_STREAM, 0, stream_id, _LONG.pack(error))
 
 

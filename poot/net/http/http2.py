@@ -1,7 +1,8 @@
 """HTTP/2 as a state machine without sockets or time (RFC 9113): bytes in and events out, answers in and bytes out.
 
-Built on the h2 project's HPACK decoder and constants. Its connection object is not used (the tests use it, as an
-independent client), because of three things that it does by design and a public server must not:
+Header blocks are decoded by hpack; the rest is here. The h2 library's connection object was measured and read, and is
+not used (but in the tests, as an independent client), for three things that it does by design and a server on an open
+port must not:
 
  1. It meets a fault of one request (a malformed field, a wrong Content-Length) with the end of the connection, where
     RFC 9113 section 8.1.1 asks for the end of that stream, and the application's gate for an answer.
@@ -19,9 +20,6 @@ streams that are open are still answered. The client cannot be pushed to, so not
 
 from __future__ import annotations
 
-from h2.errors import ErrorCodes
-from h2.settings import SettingCodes
-
 from poot.errors import RequestError
 from poot.net.exchange import Head, Headers
 from poot.net.http import frames
@@ -30,8 +28,10 @@ from poot.net.http.frames import (
     MAX_FRAME_BYTES,
     MAX_STREAM_ID,
     MAX_WINDOW_BYTES,
+    ErrorCode,
     Flag,
     FrameType,
+    Setting,
 )
 from poot.net.http.head import MAX_HEAD_BYTES, body_length, malformed
 from poot.net.http.header_block import BlockDecoder, BlockError, encode_answer
@@ -99,8 +99,8 @@ class Http2:
             frames.settings(
                 {
                     # Everything else is at its initial value: 4 KiB of HPACK table, 64 KiB windows, 16 KiB frames.
-                    SettingCodes.MAX_CONCURRENT_STREAMS: MAX_CONCURRENT_STREAMS,
-                    SettingCodes.MAX_HEADER_LIST_SIZE: MAX_HEAD_BYTES,
+                    Setting.MAX_CONCURRENT_STREAMS: MAX_CONCURRENT_STREAMS,
+                    Setting.MAX_HEADER_LIST_SIZE: MAX_HEAD_BYTES,
                 }
             )
         )
@@ -127,7 +127,7 @@ class Http2:
             for frame in self._reader.read(data, now):
                 self._read_frame(frame, now, events)
             if self._outbox.num_reply_bytes > MAX_REPLY_BYTES:
-                raise ConnectionFault(ErrorCodes.ENHANCE_YOUR_CALM, "replies are left unread")
+                raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "replies are left unread")
         except ConnectionFault as fault:
             self.fail(fault.error, fault.reason)
             events.append(ConnectionEnded(fault.error, fault.reason))
@@ -164,7 +164,7 @@ class Http2:
         try:
             fields = self._decoder.decode(frame.payload)
         except BlockError as error:
-            code = ErrorCodes.ENHANCE_YOUR_CALM if error.is_oversized else ErrorCodes.COMPRESSION_ERROR
+            code = ErrorCode.ENHANCE_YOUR_CALM if error.is_oversized else ErrorCode.COMPRESSION_ERROR
             raise ConnectionFault(code, str(error)) from error
         stream = self._streams.get(stream_id)
         if stream is not None:
@@ -172,7 +172,7 @@ class Http2:
         elif stream_id > self._last_stream_id:
             self._open_stream(stream_id, fields, ends, now, events)
         elif stream_id not in self._remembered:
-            raise ConnectionFault(ErrorCodes.STREAM_CLOSED, "HEADERS on a closed stream")
+            raise ConnectionFault(ErrorCode.STREAM_CLOSED, "HEADERS on a closed stream")
 
     def _open_stream(
         self, stream_id: int, fields: list[tuple[bytes, bytes]], ends: bool, now: float, events: list[Http2Event]
@@ -185,7 +185,7 @@ class Http2:
         if len(self._streams) >= MAX_CONCURRENT_STREAMS or self._num_held >= MAX_HELD_STREAMS:
             self._spend(Abuse.REFUSED, now)
             self._remember(stream_id)
-            self._outbox.reply(frames.rst_stream(stream_id, ErrorCodes.REFUSED_STREAM))
+            self._outbox.reply(frames.rst_stream(stream_id, ErrorCode.REFUSED_STREAM))
             return
         stream = Stream(stream_id, send_window=self._initial_send_window)
         stream.has_request_ended = ends
@@ -217,7 +217,7 @@ class Http2:
         self, stream: Stream, fields: list[tuple[bytes, bytes]], ends: bool, now: float, events: list[Http2Event]
     ) -> None:
         if stream.has_request_ended:
-            self._fail_stream(stream, ErrorCodes.STREAM_CLOSED, now, events)
+            self._fail_stream(stream, ErrorCode.STREAM_CLOSED, now, events)
             return
         if stream.is_lingering and ends:
             self._close(stream)
@@ -227,7 +227,7 @@ class Http2:
         except RequestError:
             ends = False
         if not ends:
-            self._fail_stream(stream, ErrorCodes.PROTOCOL_ERROR, now, events)
+            self._fail_stream(stream, ErrorCode.PROTOCOL_ERROR, now, events)
             return
         self._end_request(stream, now, events)
 
@@ -235,7 +235,7 @@ class Http2:
         # Whatever becomes of it, all of the frame counts against the windows, padding included (section 6.9.1).
         stream_id, length, data = frame.stream_id, frame.num_bytes, frame.payload
         if not self._inbox.receive(length):
-            raise ConnectionFault(ErrorCodes.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
         ends = bool(frame.flags & Flag.END_STREAM)
         if not data and not ends:
             self._spend(Abuse.EMPTY, now)
@@ -245,7 +245,7 @@ class Http2:
             if stream_id % 2 == 0 or (stream_id > self._last_stream_id and stream_id not in self._remembered):
                 raise protocol_error("DATA on a stream that is not open")
             if stream_id not in self._remembered:
-                raise ConnectionFault(ErrorCodes.STREAM_CLOSED, "DATA on a closed stream")
+                raise ConnectionFault(ErrorCode.STREAM_CLOSED, "DATA on a closed stream")
             return
         stream.receive_window -= length
         stream.received_bytes += len(data)
@@ -254,15 +254,15 @@ class Http2:
                 self._inbox.credit(length)
                 self._close(stream)
             elif not self._inbox.discard(stream, length):
-                self.reset(stream, ErrorCodes.NO_ERROR)
+                self.reset(stream, ErrorCode.NO_ERROR)
             return
-        error: ErrorCodes | None = None
+        error: ErrorCode | None = None
         if stream.has_request_ended:
-            error = ErrorCodes.STREAM_CLOSED
+            error = ErrorCode.STREAM_CLOSED
         elif stream.receive_window < 0:
-            error = ErrorCodes.FLOW_CONTROL_ERROR
+            error = ErrorCode.FLOW_CONTROL_ERROR
         elif stream.expected_bytes is not None and stream.received_bytes > stream.expected_bytes:
-            error = ErrorCodes.PROTOCOL_ERROR
+            error = ErrorCode.PROTOCOL_ERROR
         if error is not None:
             self._inbox.credit(length)
             self._fail_stream(stream, error, now, events)
@@ -279,7 +279,7 @@ class Http2:
 
     def _end_request(self, stream: Stream, now: float, events: list[Http2Event]) -> None:
         if stream.expected_bytes is not None and stream.received_bytes != stream.expected_bytes:
-            self._fail_stream(stream, ErrorCodes.PROTOCOL_ERROR, now, events)
+            self._fail_stream(stream, ErrorCode.PROTOCOL_ERROR, now, events)
             return
         stream.has_request_ended = True
         events.append(BodyArrived(stream))
@@ -298,15 +298,15 @@ class Http2:
                 raise protocol_error("a WINDOW_UPDATE of nothing")
             self._outbox.window += increment
             if self._outbox.window > MAX_WINDOW_BYTES:
-                raise ConnectionFault(ErrorCodes.FLOW_CONTROL_ERROR, "the connection's window overflows")
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window overflows")
             return
         stream = self._streams.get(stream_id)
         if stream is None:
             self._check_was_opened(stream_id)
         elif increment == 0:
-            self._fail_stream(stream, ErrorCodes.PROTOCOL_ERROR, now, events)
+            self._fail_stream(stream, ErrorCode.PROTOCOL_ERROR, now, events)
         elif stream.send_window + increment > MAX_WINDOW_BYTES:
-            self._fail_stream(stream, ErrorCodes.FLOW_CONTROL_ERROR, now, events)
+            self._fail_stream(stream, ErrorCode.FLOW_CONTROL_ERROR, now, events)
         else:
             stream.send_window += increment
             self._outbox.line_up(stream)
@@ -334,25 +334,25 @@ class Http2:
             raise size_error("SETTINGS that are no multiple of 6 bytes")
         self._spend(Abuse.SETTINGS, now)
         for code, value in frames.read_settings(payload):
-            if code == SettingCodes.INITIAL_WINDOW_SIZE:
+            if code == Setting.INITIAL_WINDOW_SIZE:
                 self._change_initial_window(value)
-            elif code == SettingCodes.MAX_FRAME_SIZE:
+            elif code == Setting.MAX_FRAME_SIZE:
                 # Ours stay at the size that every peer takes.
                 if not MAX_FRAME_BYTES <= value < 2**24:
                     raise protocol_error("SETTINGS_MAX_FRAME_SIZE out of range")
-            elif code == SettingCodes.ENABLE_PUSH and value > 1:
+            elif code == Setting.ENABLE_PUSH and value > 1:
                 raise protocol_error("SETTINGS_ENABLE_PUSH out of range")
         self._outbox.reply(frames.SETTINGS_ACK)
 
     def _change_initial_window(self, value: int) -> None:
         if value > MAX_WINDOW_BYTES:
-            raise ConnectionFault(ErrorCodes.FLOW_CONTROL_ERROR, "SETTINGS_INITIAL_WINDOW_SIZE out of range")
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS_INITIAL_WINDOW_SIZE out of range")
         change = value - self._initial_send_window
         self._initial_send_window = value
         for stream in self._streams.values():
             stream.send_window += change
             if stream.send_window > MAX_WINDOW_BYTES:
-                raise ConnectionFault(ErrorCodes.FLOW_CONTROL_ERROR, "a stream's window overflows")
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a stream's window overflows")
             self._outbox.line_up(stream)
 
     def _read_ping(self, flags: int, stream_id: int, payload: bytes, now: float, events: list[Http2Event]) -> None:
@@ -372,7 +372,7 @@ class Http2:
             raise protocol_error("PRIORITY without a stream")
         self._spend(Abuse.PRIORITY, now)
         if len(payload) != 5 and (stream := self._streams.get(stream_id)) is not None:
-            self._fail_stream(stream, ErrorCodes.FRAME_SIZE_ERROR, now, events)
+            self._fail_stream(stream, ErrorCode.FRAME_SIZE_ERROR, now, events)
 
     def _check_was_opened(self, stream_id: int) -> None:
         """A frame on a stream that is closed is late, one on a stream that never opened a fault (section 5.1)."""
@@ -381,9 +381,9 @@ class Http2:
 
     def _spend(self, abuse: Abuse, now: float) -> None:
         if not self._budgets.spend(abuse, now):
-            raise ConnectionFault(ErrorCodes.ENHANCE_YOUR_CALM, f"too many {abuse.label}")
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"too many {abuse.label}")
 
-    def _fail_stream(self, stream: Stream, error: ErrorCodes, now: float, events: list[Http2Event]) -> None:
+    def _fail_stream(self, stream: Stream, error: ErrorCode, now: float, events: list[Http2Event]) -> None:
         self._spend(Abuse.RESET, now)
         self.reset(stream, error)
         events.append(StreamEnded(stream))
@@ -443,7 +443,7 @@ class Http2:
         if not stream.is_closed:
             self._outbox.end(stream)
 
-    def reset(self, stream: Stream, error: ErrorCodes) -> None:
+    def reset(self, stream: Stream, error: ErrorCode) -> None:
         """Ends a stream at once, if it has not ended; what was queued on it is dropped."""
         if stream.id in self._streams:
             self._close(stream)
@@ -454,20 +454,20 @@ class Http2:
         """Nobody works on the stream any more. One without a complete answer is reset."""
         self._num_held -= 1
         if not stream.is_lingering:
-            self.reset(stream, ErrorCodes.INTERNAL_ERROR)
+            self.reset(stream, ErrorCode.INTERNAL_ERROR)
 
     def begin_drain(self) -> None:
         """Asks the client to open no more streams; those on their way are still served (section 6.8)."""
         if not self._has_failed and not self._is_closed_to_new:
-            self._outbox.put(frames.goaway(MAX_STREAM_ID, ErrorCodes.NO_ERROR) + frames.ping(_DRAIN_PING))
+            self._outbox.put(frames.goaway(MAX_STREAM_ID, ErrorCode.NO_ERROR) + frames.ping(_DRAIN_PING))
 
     def finish_drain(self) -> None:
         """Says which stream is the last one that is served."""
         if not self._has_failed and not self._is_closed_to_new:
             self._is_closed_to_new = True
-            self._outbox.put(frames.goaway(self._last_stream_id, ErrorCodes.NO_ERROR))
+            self._outbox.put(frames.goaway(self._last_stream_id, ErrorCode.NO_ERROR))
 
-    def fail(self, error: ErrorCodes, reason: str) -> None:
+    def fail(self, error: ErrorCode, reason: str) -> None:
         """Ends the connection: nothing more is read, and GOAWAY is the last thing that is sent."""
         if self._has_failed:
             return

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from h2.errors import ErrorCodes
-
 from poot.errors import RequestError
 from poot.net.exchange import Head
+from poot.net.http.frames import ErrorCode
 from poot.net.http.http2_stream import Stream
 
 
@@ -50,7 +49,7 @@ class DrainConfirmed:
 class ConnectionEnded:
     """The client broke the protocol or spent a budget; GOAWAY has been queued and nothing more is read."""
 
-    error: ErrorCodes
+    error: ErrorCode
     reason: str
 
 

@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from h2.errors import ErrorCodes
-
-from poot.net.http.frames import FRAME_HEADER_BYTES, MAX_FRAME_BYTES, PREFACE, Flag, FrameType, read_frame_header
+from poot.net.http.frames import (
+    FRAME_HEADER_BYTES,
+    MAX_FRAME_BYTES,
+    PREFACE,
+    ErrorCode,
+    Flag,
+    FrameType,
+    read_frame_header,
+)
 from poot.net.http.header_block import MAX_BLOCK_BYTES
 from poot.net.http.http2_limits import MAX_CONTINUATIONS
 
@@ -19,18 +25,18 @@ from poot.net.http.http2_limits import MAX_CONTINUATIONS
 class ConnectionFault(Exception):
     """Ends the connection with a GOAWAY of this code."""
 
-    def __init__(self, error: ErrorCodes, reason: str) -> None:
+    def __init__(self, error: ErrorCode, reason: str) -> None:
         super().__init__(reason)
         self.error = error
         self.reason = reason
 
 
 def protocol_error(reason: str) -> ConnectionFault:
-    return ConnectionFault(ErrorCodes.PROTOCOL_ERROR, reason)
+    return ConnectionFault(ErrorCode.PROTOCOL_ERROR, reason)
 
 
 def size_error(reason: str) -> ConnectionFault:
-    return ConnectionFault(ErrorCodes.FRAME_SIZE_ERROR, reason)
+    return ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +144,7 @@ class FrameReader:
         block.num_continuations += 1
         block.data += payload
         if block.num_continuations > MAX_CONTINUATIONS or len(block.data) > MAX_BLOCK_BYTES:
-            raise ConnectionFault(ErrorCodes.ENHANCE_YOUR_CALM, "an oversized header block")
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "an oversized header block")
         if not flags & Flag.END_HEADERS:
             return None
         self._block = None

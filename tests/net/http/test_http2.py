@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import h2.errors
 import pytest
-from h2.errors import ErrorCodes
+from h2.settings import SettingCodes
 from hpack import Encoder
 from hyperframe.frame import DataFrame, PingFrame, SettingsFrame, WindowUpdateFrame
 
 from poot.errors import BadRequest, HeadersTooLarge
 from poot.net.http import http2_limits
+from poot.net.http.frames import ErrorCode, Setting
 from poot.net.http.http2 import (
     MAX_CONCURRENT_STREAMS,
     MAX_HELD_STREAMS,
@@ -66,11 +68,11 @@ class Script:
         assert isinstance(event, RequestArrived), event
         return event.stream
 
-    def assert_ended(self, error: ErrorCodes) -> None:
+    def assert_ended(self, error: ErrorCode) -> None:
         """The connection has ended with this code, said so, and reads nothing more."""
         ended = self.events[-1]
         assert isinstance(ended, ConnectionEnded)
-        assert ended.error is error, ended
+        assert ended.error == error, ended
         _, code, reason = self.read().goaways[-1]
         assert (code, reason) == (error, ended.reason.encode())
         assert self.feed(wire.headers(99, get())) == []
@@ -85,6 +87,12 @@ class Script:
 @pytest.fixture(params=["whole", "bytewise"])
 def script(request: pytest.FixtureRequest) -> Script:
     return Script(is_bytewise=request.param == "bytewise")
+
+
+def test_names_and_numbers_are_those_of_h2() -> None:
+    assert {code.name: code.value for code in ErrorCode} == {code.name: code.value for code in h2.errors.ErrorCodes}
+    for setting in Setting:
+        assert int(SettingCodes[setting.name]) == int(setting)
 
 
 def test_settings_say_what_the_client_may_do() -> None:
@@ -233,7 +241,7 @@ def test_a_malformed_trailer_ends_the_stream(trailer: wire.Fields, ends: bool) -
     script.feed(wire.headers(1, post(None), ends=False, encoder=encoder))
     (event,) = script.feed(wire.headers(1, trailer, ends=ends, encoder=encoder))
     assert isinstance(event, StreamEnded)
-    assert script.read().resets == {1: ErrorCodes.PROTOCOL_ERROR}
+    assert script.read().resets == {1: ErrorCode.PROTOCOL_ERROR}
     script.assert_alive()
 
 
@@ -331,7 +339,7 @@ def test_an_expanding_header_block_ends_the_connection() -> None:
     # One entry of 4,000 bytes, named by a byte each time (a bomb: 1,000 bytes make 4 MB).
     block = Encoder().encode(get(b"/", (b"x", b"v" * 3900))) + b"\xbe" * 1000
     script.feed(wire.header_block(1, block))
-    script.assert_ended(ErrorCodes.ENHANCE_YOUR_CALM)
+    script.assert_ended(ErrorCode.ENHANCE_YOUR_CALM)
 
 
 def test_an_oversized_header_block_ends_the_connection_before_it_is_complete() -> None:
@@ -339,7 +347,7 @@ def test_an_oversized_header_block_ends_the_connection_before_it_is_complete() -
     script.feed(wire.raw(1, 0, 1, bytes(16384)))
     for _ in range(8):
         script.feed(wire.raw(9, 0, 1, bytes(16384)))
-    script.assert_ended(ErrorCodes.ENHANCE_YOUR_CALM)
+    script.assert_ended(ErrorCode.ENHANCE_YOUR_CALM)
 
 
 def test_endless_continuations_end_the_connection() -> None:
@@ -348,7 +356,7 @@ def test_endless_continuations_end_the_connection() -> None:
     for _ in range(http2_limits.MAX_CONTINUATIONS):
         assert script.feed(wire.raw(9, 0, 1, b"\x86")) == []
     script.feed(wire.raw(9, 0, 1, b"\x86"))
-    script.assert_ended(ErrorCodes.ENHANCE_YOUR_CALM)
+    script.assert_ended(ErrorCode.ENHANCE_YOUR_CALM)
 
 
 @pytest.mark.parametrize(
@@ -357,54 +365,54 @@ def test_endless_continuations_end_the_connection() -> None:
 def test_an_undecodable_header_block_ends_the_connection(block: bytes) -> None:
     script = Script()
     script.feed(wire.header_block(1, block))
-    script.assert_ended(ErrorCodes.COMPRESSION_ERROR)
+    script.assert_ended(ErrorCode.COMPRESSION_ERROR)
 
 
-CONNECTION_FAULTS: dict[str, tuple[bytes, ErrorCodes]] = {
-    "no preface": (b"GET / HTTP/1.1\r\n", ErrorCodes.PROTOCOL_ERROR),
-    "other preface": (b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n", ErrorCodes.PROTOCOL_ERROR),
-    "no SETTINGS": (wire.PREFACE + wire.ping(), ErrorCodes.PROTOCOL_ERROR),
-    "only an ACK": (wire.PREFACE + wire.settings(ack=True), ErrorCodes.PROTOCOL_ERROR),
-    "frame too large": (HELLO + wire.raw(0, 0, 1, bytes(16385)), ErrorCodes.FRAME_SIZE_ERROR),
-    "unknown frame too large": (HELLO + wire.raw(99, 0, 0, bytes(16385)), ErrorCodes.FRAME_SIZE_ERROR),
-    "HEADERS on 0": (HELLO + wire.raw(1, 5, 0, b"\x82"), ErrorCodes.PROTOCOL_ERROR),
-    "HEADERS on 2": (HELLO + wire.headers(2, get()), ErrorCodes.PROTOCOL_ERROR),
-    "HEADERS too short": (HELLO + wire.raw(1, 0x25, 1, b"\x00"), ErrorCodes.FRAME_SIZE_ERROR),
-    "HEADERS all padding": (HELLO + wire.raw(1, 0xD, 1, b"\x02\x82"), ErrorCodes.PROTOCOL_ERROR),
-    "CONTINUATION alone": (HELLO + wire.raw(9, 4, 1, b""), ErrorCodes.PROTOCOL_ERROR),
-    "frame within a block": (HELLO + wire.raw(1, 1, 1, b"\x82") + wire.ping(), ErrorCodes.PROTOCOL_ERROR),
-    "other CONTINUATION": (HELLO + wire.raw(1, 1, 1, b"\x82") + wire.raw(9, 4, 3, b""), ErrorCodes.PROTOCOL_ERROR),
-    "DATA on 0": (HELLO + wire.raw(0, 0, 0, b"x"), ErrorCodes.PROTOCOL_ERROR),
-    "DATA on idle": (HELLO + wire.data(1, b"x"), ErrorCodes.PROTOCOL_ERROR),
+CONNECTION_FAULTS: dict[str, tuple[bytes, ErrorCode]] = {
+    "no preface": (b"GET / HTTP/1.1\r\n", ErrorCode.PROTOCOL_ERROR),
+    "other preface": (b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n", ErrorCode.PROTOCOL_ERROR),
+    "no SETTINGS": (wire.PREFACE + wire.ping(), ErrorCode.PROTOCOL_ERROR),
+    "only an ACK": (wire.PREFACE + wire.settings(ack=True), ErrorCode.PROTOCOL_ERROR),
+    "frame too large": (HELLO + wire.raw(0, 0, 1, bytes(16385)), ErrorCode.FRAME_SIZE_ERROR),
+    "unknown frame too large": (HELLO + wire.raw(99, 0, 0, bytes(16385)), ErrorCode.FRAME_SIZE_ERROR),
+    "HEADERS on 0": (HELLO + wire.raw(1, 5, 0, b"\x82"), ErrorCode.PROTOCOL_ERROR),
+    "HEADERS on 2": (HELLO + wire.headers(2, get()), ErrorCode.PROTOCOL_ERROR),
+    "HEADERS too short": (HELLO + wire.raw(1, 0x25, 1, b"\x00"), ErrorCode.FRAME_SIZE_ERROR),
+    "HEADERS all padding": (HELLO + wire.raw(1, 0xD, 1, b"\x02\x82"), ErrorCode.PROTOCOL_ERROR),
+    "CONTINUATION alone": (HELLO + wire.raw(9, 4, 1, b""), ErrorCode.PROTOCOL_ERROR),
+    "frame within a block": (HELLO + wire.raw(1, 1, 1, b"\x82") + wire.ping(), ErrorCode.PROTOCOL_ERROR),
+    "other CONTINUATION": (HELLO + wire.raw(1, 1, 1, b"\x82") + wire.raw(9, 4, 3, b""), ErrorCode.PROTOCOL_ERROR),
+    "DATA on 0": (HELLO + wire.raw(0, 0, 0, b"x"), ErrorCode.PROTOCOL_ERROR),
+    "DATA on idle": (HELLO + wire.data(1, b"x"), ErrorCode.PROTOCOL_ERROR),
     "DATA all padding": (
         HELLO + wire.headers(1, post(9), ends=False) + wire.raw(0, 8, 1, b"\x01"),
-        ErrorCodes.PROTOCOL_ERROR,
+        ErrorCode.PROTOCOL_ERROR,
     ),
-    "RST_STREAM on 0": (HELLO + wire.raw(3, 0, 0, bytes(4)), ErrorCodes.PROTOCOL_ERROR),
-    "RST_STREAM on idle": (HELLO + wire.rst_stream(1), ErrorCodes.PROTOCOL_ERROR),
-    "RST_STREAM too long": (HELLO + wire.raw(3, 0, 1, bytes(5)), ErrorCodes.FRAME_SIZE_ERROR),
-    "WINDOW_UPDATE on idle": (HELLO + wire.window_update(1, 1), ErrorCodes.PROTOCOL_ERROR),
-    "WINDOW_UPDATE of 0": (HELLO + wire.raw(8, 0, 0, bytes(4)), ErrorCodes.PROTOCOL_ERROR),
-    "WINDOW_UPDATE too short": (HELLO + wire.raw(8, 0, 0, bytes(3)), ErrorCodes.FRAME_SIZE_ERROR),
-    "window overflow": (HELLO + wire.window_update(0, MAX_WINDOW), ErrorCodes.FLOW_CONTROL_ERROR),
-    "PING on 1": (HELLO + wire.raw(6, 0, 1, bytes(8)), ErrorCodes.PROTOCOL_ERROR),
-    "PING too short": (HELLO + wire.raw(6, 0, 0, bytes(7)), ErrorCodes.FRAME_SIZE_ERROR),
-    "SETTINGS on 1": (HELLO + wire.raw(4, 0, 1, b""), ErrorCodes.PROTOCOL_ERROR),
-    "SETTINGS odd": (HELLO + wire.raw(4, 0, 0, bytes(5)), ErrorCodes.FRAME_SIZE_ERROR),
-    "SETTINGS ACK with content": (HELLO + wire.raw(4, 1, 0, bytes(6)), ErrorCodes.FRAME_SIZE_ERROR),
-    "window too large": (HELLO + wire.settings({4: 2**31}), ErrorCodes.FLOW_CONTROL_ERROR),
-    "frame size too small": (HELLO + wire.settings({5: 16383}), ErrorCodes.PROTOCOL_ERROR),
-    "push neither": (HELLO + wire.settings({2: 2}), ErrorCodes.PROTOCOL_ERROR),
-    "PUSH_PROMISE": (HELLO + wire.raw(5, 4, 1, bytes(4)), ErrorCodes.PROTOCOL_ERROR),
-    "GOAWAY on 1": (HELLO + wire.raw(7, 0, 1, bytes(8)), ErrorCodes.PROTOCOL_ERROR),
-    "GOAWAY too short": (HELLO + wire.raw(7, 0, 0, bytes(7)), ErrorCodes.PROTOCOL_ERROR),
-    "PRIORITY on 0": (HELLO + wire.raw(2, 0, 0, bytes(5)), ErrorCodes.PROTOCOL_ERROR),
+    "RST_STREAM on 0": (HELLO + wire.raw(3, 0, 0, bytes(4)), ErrorCode.PROTOCOL_ERROR),
+    "RST_STREAM on idle": (HELLO + wire.rst_stream(1), ErrorCode.PROTOCOL_ERROR),
+    "RST_STREAM too long": (HELLO + wire.raw(3, 0, 1, bytes(5)), ErrorCode.FRAME_SIZE_ERROR),
+    "WINDOW_UPDATE on idle": (HELLO + wire.window_update(1, 1), ErrorCode.PROTOCOL_ERROR),
+    "WINDOW_UPDATE of 0": (HELLO + wire.raw(8, 0, 0, bytes(4)), ErrorCode.PROTOCOL_ERROR),
+    "WINDOW_UPDATE too short": (HELLO + wire.raw(8, 0, 0, bytes(3)), ErrorCode.FRAME_SIZE_ERROR),
+    "window overflow": (HELLO + wire.window_update(0, MAX_WINDOW), ErrorCode.FLOW_CONTROL_ERROR),
+    "PING on 1": (HELLO + wire.raw(6, 0, 1, bytes(8)), ErrorCode.PROTOCOL_ERROR),
+    "PING too short": (HELLO + wire.raw(6, 0, 0, bytes(7)), ErrorCode.FRAME_SIZE_ERROR),
+    "SETTINGS on 1": (HELLO + wire.raw(4, 0, 1, b""), ErrorCode.PROTOCOL_ERROR),
+    "SETTINGS odd": (HELLO + wire.raw(4, 0, 0, bytes(5)), ErrorCode.FRAME_SIZE_ERROR),
+    "SETTINGS ACK with content": (HELLO + wire.raw(4, 1, 0, bytes(6)), ErrorCode.FRAME_SIZE_ERROR),
+    "window too large": (HELLO + wire.settings({4: 2**31}), ErrorCode.FLOW_CONTROL_ERROR),
+    "frame size too small": (HELLO + wire.settings({5: 16383}), ErrorCode.PROTOCOL_ERROR),
+    "push neither": (HELLO + wire.settings({2: 2}), ErrorCode.PROTOCOL_ERROR),
+    "PUSH_PROMISE": (HELLO + wire.raw(5, 4, 1, bytes(4)), ErrorCode.PROTOCOL_ERROR),
+    "GOAWAY on 1": (HELLO + wire.raw(7, 0, 1, bytes(8)), ErrorCode.PROTOCOL_ERROR),
+    "GOAWAY too short": (HELLO + wire.raw(7, 0, 0, bytes(7)), ErrorCode.PROTOCOL_ERROR),
+    "PRIORITY on 0": (HELLO + wire.raw(2, 0, 0, bytes(5)), ErrorCode.PROTOCOL_ERROR),
 }
 
 
 @pytest.mark.parametrize("is_bytewise", [False, True])
 @pytest.mark.parametrize(("sent", "error"), CONNECTION_FAULTS.values(), ids=CONNECTION_FAULTS.keys())
-def test_a_connection_error_ends_the_connection(sent: bytes, error: ErrorCodes, is_bytewise: bool) -> None:
+def test_a_connection_error_ends_the_connection(sent: bytes, error: ErrorCode, is_bytewise: bool) -> None:
     Script(opening=sent, is_bytewise=is_bytewise).assert_ended(error)
 
 
@@ -413,7 +421,7 @@ def test_frames_on_a_stream_both_sides_have_ended_are_a_connection_error() -> No
         script = Script()
         script.http.answer(script.open(get()), 200, (), b"")
         script.feed(late)
-        script.assert_ended(ErrorCodes.STREAM_CLOSED)
+        script.assert_ended(ErrorCode.STREAM_CLOSED)
 
 
 def test_late_window_updates_and_resets_are_ignored() -> None:
@@ -423,23 +431,23 @@ def test_late_window_updates_and_resets_are_ignored() -> None:
     script.assert_alive()
 
 
-STREAM_FAULTS: dict[str, tuple[bytes, ErrorCodes]] = {
-    "more than Content-Length": (wire.data(1, b"123456"), ErrorCodes.PROTOCOL_ERROR),
-    "less than Content-Length": (wire.data(1, b"1234", ends=True), ErrorCodes.PROTOCOL_ERROR),
-    "nothing": (wire.data(1, b"", ends=True), ErrorCodes.PROTOCOL_ERROR),
-    "WINDOW_UPDATE of 0": (wire.raw(8, 0, 1, bytes(4)), ErrorCodes.PROTOCOL_ERROR),
-    "window overflow": (wire.window_update(1, MAX_WINDOW), ErrorCodes.FLOW_CONTROL_ERROR),
-    "PRIORITY too short": (wire.raw(2, 0, 1, bytes(4)), ErrorCodes.FRAME_SIZE_ERROR),
-    "DATA behind the end": (wire.data(1, b"12345", ends=True) + wire.data(1, b"x"), ErrorCodes.STREAM_CLOSED),
+STREAM_FAULTS: dict[str, tuple[bytes, ErrorCode]] = {
+    "more than Content-Length": (wire.data(1, b"123456"), ErrorCode.PROTOCOL_ERROR),
+    "less than Content-Length": (wire.data(1, b"1234", ends=True), ErrorCode.PROTOCOL_ERROR),
+    "nothing": (wire.data(1, b"", ends=True), ErrorCode.PROTOCOL_ERROR),
+    "WINDOW_UPDATE of 0": (wire.raw(8, 0, 1, bytes(4)), ErrorCode.PROTOCOL_ERROR),
+    "window overflow": (wire.window_update(1, MAX_WINDOW), ErrorCode.FLOW_CONTROL_ERROR),
+    "PRIORITY too short": (wire.raw(2, 0, 1, bytes(4)), ErrorCode.FRAME_SIZE_ERROR),
+    "DATA behind the end": (wire.data(1, b"12345", ends=True) + wire.data(1, b"x"), ErrorCode.STREAM_CLOSED),
     "trailers behind the end": (
         wire.data(1, b"12345", ends=True) + wire.header_block(1, b""),
-        ErrorCodes.STREAM_CLOSED,
+        ErrorCode.STREAM_CLOSED,
     ),
 }
 
 
 @pytest.mark.parametrize(("sent", "error"), STREAM_FAULTS.values(), ids=STREAM_FAULTS.keys())
-def test_a_stream_error_ends_its_stream_alone(script: Script, sent: bytes, error: ErrorCodes) -> None:
+def test_a_stream_error_ends_its_stream_alone(script: Script, sent: bytes, error: ErrorCode) -> None:
     stream = script.open(post(5), ends=False)
     other = script.open(get(), stream_id=3)
     assert script.feed(sent)[-1] == StreamEnded(stream)
@@ -494,9 +502,9 @@ def test_a_stream_over_the_limit_is_refused_and_may_be_tried_again() -> None:
         streams.append(event.stream)
     refused = 2 * MAX_CONCURRENT_STREAMS + 1
     assert ask(MAX_CONCURRENT_STREAMS) == []
-    assert script.read().resets == {refused: ErrorCodes.REFUSED_STREAM}
+    assert script.read().resets == {refused: ErrorCode.REFUSED_STREAM}
     assert script.feed(wire.data(refused, b"on the way")) == []
-    script.http.reset(streams[0], ErrorCodes.NO_ERROR)
+    script.http.reset(streams[0], ErrorCode.NO_ERROR)
     script.http.release(streams[0])
     (event,) = ask(MAX_CONCURRENT_STREAMS + 1)
     assert isinstance(event, RequestArrived)
@@ -510,7 +518,7 @@ def test_resets_do_not_get_around_the_stream_limit() -> None:
         assert [type(event) for event in events] == [RequestArrived, StreamEnded]
     next_id = 2 * MAX_HELD_STREAMS + 1
     assert script.feed(wire.headers(next_id, get(), encoder=encoder)) == []
-    assert script.read().resets[next_id] == ErrorCodes.REFUSED_STREAM
+    assert script.read().resets[next_id] == ErrorCode.REFUSED_STREAM
     arrived = script.events[0]
     assert isinstance(arrived, RequestArrived)
     script.http.release(arrived.stream)
@@ -593,7 +601,7 @@ def test_spending_a_budget_ends_the_connection(
         assert number <= abuse.budget + 1, "nothing stops it"
     # SETTINGS of the opening count too; late resets are one stream's.
     assert number >= abuse.budget
-    script.assert_ended(ErrorCodes.ENHANCE_YOUR_CALM)
+    script.assert_ended(ErrorCode.ENHANCE_YOUR_CALM)
     ended = script.events[-1]
     assert isinstance(ended, ConnectionEnded)
     assert abuse.label in ended.reason
@@ -629,7 +637,7 @@ def test_replies_that_nobody_reads_end_the_connection() -> None:
     for number in range(MAX_REPLY_BYTES // 17 + 2):
         script.now = number
         script.feed(wire.ping())
-    script.assert_ended(ErrorCodes.ENHANCE_YOUR_CALM)
+    script.assert_ended(ErrorCode.ENHANCE_YOUR_CALM)
 
 
 # -- flow control of bodies -------------------------------------------------------------------------------------------
@@ -651,7 +659,7 @@ def test_a_body_nobody_reads_is_bounded_by_its_window() -> None:
     assert credit(script, 1) == 0
     script.feed(wire.data(1, bytes(16383)))
     assert script.feed(wire.data(1, b"x")) == [StreamEnded(stream)]
-    assert script.read().resets == {1: ErrorCodes.FLOW_CONTROL_ERROR}
+    assert script.read().resets == {1: ErrorCode.FLOW_CONTROL_ERROR}
 
 
 def test_the_connection_window_is_enforced() -> None:
@@ -666,7 +674,7 @@ def test_the_connection_window_is_enforced() -> None:
             sent += size
     assert sent <= CONNECTION_WINDOW_BYTES, "all initial windows together fit the connection's"
     script.feed(wire.data(1, bytes(CONNECTION_WINDOW_BYTES - sent + 1)))
-    script.assert_ended(ErrorCodes.FLOW_CONTROL_ERROR)
+    script.assert_ended(ErrorCode.FLOW_CONTROL_ERROR)
 
 
 def test_credit_comes_back_as_the_body_is_read() -> None:
@@ -728,7 +736,7 @@ def test_unread_bodies_of_ended_streams_are_given_back() -> None:
             script.feed(wire.rst_stream(stream_id))
         else:
             script.http.answer(event.stream, 413, (), b"no")
-            script.http.reset(event.stream, ErrorCodes.NO_ERROR)
+            script.http.reset(event.stream, ErrorCode.NO_ERROR)
         script.http.release(event.stream)
         script.feed(wire.data(stream_id, bytes(16384)))  # on the way
     assert script.read().goaways == []
@@ -813,11 +821,11 @@ def test_patience_with_an_unwanted_body_ends_with_a_reset_without_error() -> Non
         stream = script.open(post(None), ends=False)
         script.http.answer(stream, 413, (), b"no")
         if give_up == "shell":
-            script.http.reset(stream, ErrorCodes.NO_ERROR)
+            script.http.reset(stream, ErrorCode.NO_ERROR)
         for _ in range(LINGER_BYTES // 16384):
             script.feed(wire.data(1, bytes(16384)))
         reader = script.read()
-        assert (reader.bodies, reader.ended, reader.resets) == ({1: b"no"}, {1}, {1: ErrorCodes.NO_ERROR})
+        assert (reader.bodies, reader.ended, reader.resets) == ({1: b"no"}, {1}, {1: ErrorCode.NO_ERROR})
         assert script.feed(wire.data(1, b"on the way")) == []
         script.assert_alive()
 
@@ -844,7 +852,7 @@ def test_release_resets_what_was_not_answered() -> None:
     stream = script.open(get())
     script.http.begin_answer(stream, 200, TEXT)
     script.http.release(stream)
-    assert script.read().resets == {1: ErrorCodes.INTERNAL_ERROR}
+    assert script.read().resets == {1: ErrorCode.INTERNAL_ERROR}
 
 
 def test_tiny_windows_are_kept_to() -> None:
@@ -951,12 +959,12 @@ def test_a_drain_says_goaway_twice_and_serves_what_is_on_its_way(script: Script)
     first = script.open(get())
     script.http.begin_drain()
     pings = [frame for frame in script.read().frames if isinstance(frame, PingFrame)]
-    assert script.reader.goaways == [(MAX_WINDOW, ErrorCodes.NO_ERROR, b"")]
+    assert script.reader.goaways == [(MAX_WINDOW, ErrorCode.NO_ERROR, b"")]
     on_its_way = script.open(get(), stream_id=3)
     script.feed(wire.ping(b"anything", ack=True))
     assert len(script.reader.goaways) == 1
     assert script.feed(wire.ping(pings[-1].opaque_data, ack=True)) == [DrainConfirmed()]
-    assert script.read().goaways[1] == (3, ErrorCodes.NO_ERROR, b"")
+    assert script.read().goaways[1] == (3, ErrorCode.NO_ERROR, b"")
     assert script.feed(wire.headers(5, post(4), ends=False) + wire.data(5, b"late")) == []
     for stream in (first, on_its_way):
         script.http.answer(stream, 200, TEXT, b"done")
