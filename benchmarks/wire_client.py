@@ -4,8 +4,8 @@
 
 Keeps CONCURRENCY requests under way over HTTP/1.1 (a connection each) or HTTP/2 (up to 64 streams a connection), and
 writes one JSON object about the time after the warm-up: answers and frames a second, microseconds of the server's CPU
-time for each, how late its event loop was, how many answers were not 200. Frames are counted as occurrences of `data: ` in what arrives; one that
-is torn between two reads is missed, which is less than one in a read of 256 KiB.
+time for each, how late its event loop was, how many answers were not 200. Frames are counted as occurrences of
+`data: ` in what arrives; one that is torn between two reads is missed, which is less than one in a read of 256 KiB.
 """
 
 from __future__ import annotations

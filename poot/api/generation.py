@@ -85,13 +85,15 @@ class _Source(Generic[T]):
 
     async def wait_first(self) -> None:
         """Waits for the first event and keeps it for `receive`."""
-        await self._wait()
-        if self._failure is not None:
-            raise self._failure
+        self._ready = await self.receive()
 
     async def receive(self) -> list[Indexed]:
+        # Runs for every token of every stream: what it does not call is what makes it fast.
         if not self._ready and self._failure is None:
-            await self._wait()
+            try:
+                self._keep(await self._channel.receive())
+            except anyio.EndOfStream:
+                self._failure = EngineError(_NO_RESULT)
         try:
             while self._failure is None:
                 self._keep(self._channel.receive_nowait())
@@ -103,22 +105,13 @@ class _Source(Generic[T]):
         self._ready = []
         return batch
 
-    async def _wait(self) -> None:
-        try:
-            self._keep(await self._channel.receive())
-        except anyio.EndOfStream:
-            self._failure = EngineError(_NO_RESULT)
-
-    def _keep_event(self, index: int, event: Event) -> None:
-        if isinstance(event, Failed):
-            self._failure = Draining(event.message) if event.draining else EngineError(event.message)
-        else:
-            self._ready.append((index, event))
-
 
 class _One(_Source[Event]):
     def _keep(self, item: Event) -> None:
-        self._keep_event(0, item)
+        if isinstance(item, Failed):
+            self._failure = _error_of(item)
+        else:
+            self._ready.append((0, item))
 
 
 @asynccontextmanager
@@ -142,8 +135,14 @@ class _Many(_Source[Indexed | RequestError]):
     def _keep(self, item: Indexed | RequestError) -> None:
         if isinstance(item, RequestError):
             self._failure = item
+        elif isinstance(item[1], Failed):
+            self._failure = _error_of(item[1])
         else:
-            self._keep_event(*item)
+            self._ready.append(item)
+
+
+def _error_of(failed: Failed) -> RequestError:
+    return Draining(failed.message) if failed.draining else EngineError(failed.message)
 
 
 async def _forward(

@@ -155,6 +155,7 @@ class Http1Stream:
     async def write(self, frame: bytes) -> None:
         if data := self._http.piece(frame):
             self._exchange.num_body_bytes += len(frame)
-            await self._transport.write(data)
+            if not self._transport.write_nowait(data):
+                await self._transport.wait_for_room()
         elif self._transport.is_gone:
             raise ClientGone

@@ -130,19 +130,38 @@ class Transport:
         self._wake()
 
     async def write(self, data: bytes) -> None:
-        """Sends `data`, or leaves it to be sent within its deadline when the client is behind.
-
-        Writes that are left together go out joined. Waits only while `WRITE_BUFFER_BYTES` are unsent.
+        """Sends `data` as `write_nowait` does, and waits while `WRITE_BUFFER_BYTES` are unsent.
 
         Raises:
             ClientGone: the peer is gone, or did not take earlier bytes in time.
+        """
+        if not self.write_nowait(data):
+            await self.wait_for_room()
+
+    async def wait_for_room(self) -> None:
+        """Waits while `WRITE_BUFFER_BYTES` are unsent.
+
+        Raises:
+            ClientGone: as `write`.
+        """
+        await self._wait_until_unsent(WRITE_BUFFER_BYTES)
+
+    def write_nowait(self, data: bytes) -> bool:
+        """Sends `data`, or leaves it to be sent within its deadline when the client is behind.
+
+        Writes that are left together go out joined.
+
+        Returns: whether all of it has been sent; else `wait_for_room` has to be called before the next write.
+
+        Raises:
+            ClientGone: as `write`.
         """
         if self._is_gone:
             raise ClientGone
         if not self._unsent:
             num_sent = self._send(data)
             if num_sent == len(data):
-                return
+                return True
             data = data[num_sent:]
         self._unsent += data
         due = anyio.current_time() + self._write_timeout_seconds
@@ -150,7 +169,7 @@ class Transport:
         if not self._is_flushing:
             self._is_flushing = True
             self._task_group.start_soon(self._flush_unsent)
-        await self._wait_until_unsent(WRITE_BUFFER_BYTES)
+        return False
 
     async def flush(self) -> None:
         """Waits until everything written has reached the kernel.
