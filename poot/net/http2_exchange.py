@@ -107,6 +107,9 @@ class Http2Exchange:
         stream = self.stream_state
         if stream.expected_bytes is not None and stream.expected_bytes > max_bytes:
             raise _too_large(max_bytes)
+        if stream.has_request_ended:
+            # A body that came with its head costs no scope and no wait.
+            return _join(self._http.take_body(stream), max_bytes)
         pieces: list[bytes] = []
         num_bytes = 0
         with anyio.CancelScope(deadline=self._deadline) as scope:
@@ -114,10 +117,8 @@ class Http2Exchange:
                 for piece in self._http.take_body(stream):
                     num_bytes += len(piece)
                     pieces.append(piece)
-                if num_bytes > max_bytes:
-                    raise _too_large(max_bytes)
-                if stream.has_request_ended:
-                    return b"".join(pieces)
+                if num_bytes > max_bytes or stream.has_request_ended:
+                    return _join(pieces, max_bytes)
                 if stream.is_closed:
                     raise ClientGone
                 self._http.open_body(stream)
@@ -239,6 +240,13 @@ class Http2Stream:
     async def write(self, frame: bytes) -> None:
         if self._exchange.write(frame) > STREAM_BUFFER_BYTES:
             await self._exchange.wait_for_room()
+
+
+def _join(pieces: list[bytes], max_bytes: int) -> bytes:
+    body = b"".join(pieces)
+    if len(body) > max_bytes:
+        raise _too_large(max_bytes)
+    return body
 
 
 def _too_large(max_bytes: int) -> ContentTooLarge:

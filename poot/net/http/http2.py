@@ -88,6 +88,7 @@ class Http2:
         self._streams: dict[int, Stream] = {}
         self._num_held = 0
         self._last_stream_id = 0
+        self._is_draining = False
         self._is_closed_to_new = False
         # Ids only, in order; a dict for its look-up.
         self._remembered: dict[int, None] = {}
@@ -152,6 +153,7 @@ class Http2:
             case FrameType.GOAWAY:
                 if frame.stream_id or len(frame.payload) < 8:
                     raise protocol_error("a malformed GOAWAY")
+                self._spend(Abuse.UNKNOWN, now)
             case FrameType.PUSH_PROMISE:
                 raise protocol_error("PUSH_PROMISE from a client")
             case _:
@@ -326,27 +328,30 @@ class Http2:
     def _read_settings(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
         if stream_id:
             raise protocol_error("SETTINGS on a stream")
+        self._spend(Abuse.SETTINGS, now)
         if flags & Flag.ACK:
             if payload:
                 raise size_error("an acknowledgement of SETTINGS with content")
             return
         if len(payload) % 6:
             raise size_error("SETTINGS that are no multiple of 6 bytes")
-        self._spend(Abuse.SETTINGS, now)
+        initial_window = self._initial_send_window
         for code, value in frames.read_settings(payload):
             if code == Setting.INITIAL_WINDOW_SIZE:
-                self._change_initial_window(value)
+                if value > MAX_WINDOW_BYTES:
+                    raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS_INITIAL_WINDOW_SIZE out of range")
+                initial_window = value
             elif code == Setting.MAX_FRAME_SIZE:
                 # Ours stay at the size that every peer takes.
                 if not MAX_FRAME_BYTES <= value < 2**24:
                     raise protocol_error("SETTINGS_MAX_FRAME_SIZE out of range")
             elif code == Setting.ENABLE_PUSH and value > 1:
                 raise protocol_error("SETTINGS_ENABLE_PUSH out of range")
+        # Once a frame: a frame has room for 2,730 changes, each of which would touch every stream.
+        self._change_initial_window(initial_window)
         self._outbox.reply(frames.SETTINGS_ACK)
 
     def _change_initial_window(self, value: int) -> None:
-        if value > MAX_WINDOW_BYTES:
-            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS_INITIAL_WINDOW_SIZE out of range")
         change = value - self._initial_send_window
         self._initial_send_window = value
         for stream in self._streams.values():
@@ -363,7 +368,7 @@ class Http2:
         self._spend(Abuse.PING, now)
         if not flags & Flag.ACK:
             self._outbox.reply(frames.ping(payload, is_ack=True))
-        elif payload == _DRAIN_PING and not self._is_closed_to_new:
+        elif payload == _DRAIN_PING and self._is_draining and not self._is_closed_to_new:
             self.finish_drain()
             events.append(DrainConfirmed())
 
@@ -459,6 +464,7 @@ class Http2:
     def begin_drain(self) -> None:
         """Asks the client to open no more streams; those on their way are still served (section 6.8)."""
         if not self._has_failed and not self._is_closed_to_new:
+            self._is_draining = True
             self._outbox.put(frames.goaway(MAX_STREAM_ID, ErrorCode.NO_ERROR) + frames.ping(_DRAIN_PING))
 
     def finish_drain(self) -> None:

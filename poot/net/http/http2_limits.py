@@ -29,7 +29,7 @@ class Abuse(Enum):
         frame, in small bites even a dozen; so every DATA frame of ours adds `WINDOW_UPDATES_PER_DATA` (Envoy: 10).
     PRIORITY: was a tree to keep (CVE-2019-9513), is ignored here. Firefox sends six at first and then one a stream;
         every stream adds `PRIORITIES_PER_STREAM`.
-    UNKNOWN: extension frames, which are ignored. Chromium greases with one now and then.
+    UNKNOWN: what is ignored: extension frames and GOAWAY. Chromium greases with one now and then.
     """
 
     RESET = (1000, "streams reset")
@@ -39,7 +39,7 @@ class Abuse(Enum):
     EMPTY = (500, "empty frames")
     WINDOW_UPDATE = (1000, "WINDOW_UPDATE")
     PRIORITY = (1000, "PRIORITY")
-    UNKNOWN = (1000, "unknown frames")
+    UNKNOWN = (1000, "ignored frames")
 
     def __init__(self, budget: int, label: str) -> None:
         self.budget = budget

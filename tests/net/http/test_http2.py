@@ -400,6 +400,10 @@ CONNECTION_FAULTS: dict[str, tuple[bytes, ErrorCode]] = {
     "SETTINGS on 1": (HELLO + wire.raw(4, 0, 1, b""), ErrorCode.PROTOCOL_ERROR),
     "SETTINGS odd": (HELLO + wire.raw(4, 0, 0, bytes(5)), ErrorCode.FRAME_SIZE_ERROR),
     "SETTINGS ACK with content": (HELLO + wire.raw(4, 1, 0, bytes(6)), ErrorCode.FRAME_SIZE_ERROR),
+    "stream window overflow": (
+        HELLO + wire.headers(1, get()) + wire.window_update(1, MAX_WINDOW - 65535) + wire.settings({4: 65536}),
+        ErrorCode.FLOW_CONTROL_ERROR,
+    ),
     "window too large": (HELLO + wire.settings({4: 2**31}), ErrorCode.FLOW_CONTROL_ERROR),
     "frame size too small": (HELLO + wire.settings({5: 16383}), ErrorCode.PROTOCOL_ERROR),
     "push neither": (HELLO + wire.settings({2: 2}), ErrorCode.PROTOCOL_ERROR),
@@ -582,6 +586,8 @@ ATTACKS: dict[str, tuple[Callable[[Script], Callable[[int], bytes]], Abuse]] = {
     "SETTINGS": (lambda script: lambda number: wire.settings({4: 65535}), Abuse.SETTINGS),
     "empty DATA": (empty_data, Abuse.EMPTY),
     "WINDOW_UPDATE": (window_updates, Abuse.WINDOW_UPDATE),
+    "SETTINGS ACK": (lambda script: lambda number: wire.settings(ack=True), Abuse.SETTINGS),
+    "GOAWAY": (lambda script: lambda number: wire.goaway(), Abuse.UNKNOWN),
     "PRIORITY": (lambda script: lambda number: wire.raw(2, 0, 1, bytes(5)), Abuse.PRIORITY),
     "unknown frames": (lambda script: lambda number: wire.raw(0xAA, 0, 0, b""), Abuse.UNKNOWN),
 }
@@ -971,6 +977,25 @@ def test_a_drain_says_goaway_twice_and_serves_what_is_on_its_way(script: Script)
     assert script.read().bodies == {1: b"done", 3: b"done"}
     assert script.reader.resets == {}
     assert script.http.num_open_streams == 0
+
+
+def test_a_confirmation_of_no_drain_is_nothing() -> None:
+    script = Script()
+    assert script.feed(wire.ping(b"draining", ack=True)) == []
+    script.open(get())
+
+
+def test_many_window_changes_in_one_frame_are_one() -> None:
+    script = Script()
+    encoder = Encoder()
+    streams = []
+    for number in range(MAX_CONCURRENT_STREAMS):
+        (event,) = script.feed(wire.headers(2 * number + 1, get(), encoder=encoder))
+        assert isinstance(event, RequestArrived)
+        streams.append(event.stream)
+    changes = b"".join(b"\x00\x04" + (number % 3).to_bytes(4, "big") for number in range(2730))
+    script.feed(wire.raw(4, 0, 0, changes))
+    assert {stream.send_window for stream in streams} == {2729 % 3}
 
 
 def test_a_drain_goes_on_without_a_confirmation() -> None:
