@@ -248,7 +248,8 @@ class Http2Connection:
 
     async def _run_alarm(self) -> None:
         self._alarm_at = self._next_due()
-        while True:
+        # Not longer: what has ended the connection stays due while it lingers, and would fire without a pause.
+        while not self._end.is_set():
             self._alarm = anyio.Event()
             with anyio.CancelScope(deadline=self._alarm_at) as scope:
                 await self._alarm.wait()

@@ -181,7 +181,7 @@ async def test_a_reader_that_stops_is_cut_off_after_the_write_timeout() -> None:
         assert served.ledger()["pending"] == 1
         await anyio.sleep(2)
         assert served.ledger() == {}
-        assert b"[DONE]" not in await peer.rest()
+        assert served.engine.num_cancelled == 0, "the engine never waits for a reader"
 
 
 async def test_a_reader_that_gives_no_credit_loses_its_stream_after_the_write_timeout() -> None:
