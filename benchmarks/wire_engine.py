@@ -6,8 +6,8 @@ token for every sequence in a step, all in one pass, then the event loop's turn.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ TEXT = " token"
 """Text of every token, about as long as an English one."""
 
 _DELTA = Delta(TEXT, (7,))
+_OPENED = Opened()
 _TIMINGS = Timings(queue_seconds=0.0, prefill_seconds=0.0, decode_seconds=0.0)
 
 
@@ -63,6 +64,24 @@ class _Running:
     tokens_per_step: int
 
 
+class _Opening(AbstractAsyncContextManager[MemoryObjectReceiveStream[Event]]):
+    """One sequence, for the length of a block."""
+
+    def __init__(self, engine: NullEngine, request: GenerationRequest) -> None:
+        send, self._receive = anyio.create_memory_object_stream[Event](request.max_tokens + 4)
+        self._engine = engine
+        self._running = _Running(request, send, request.max_tokens, max(1, request.sampling.seed))
+
+    async def __aenter__(self) -> MemoryObjectReceiveStream[Event]:
+        self._engine.begin(self._running)
+        return self._receive
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._receive.close()
+        self._running.send.close()
+        self._engine.end(self._running)
+
+
 class NullEngine:
     """Plays `max_tokens` tokens for each sequence, then `length`. `run` is its device task.
 
@@ -82,22 +101,22 @@ class NullEngine:
         held = len(self._running)
         return NullStatistics(rows_held=held, kv_blocks_held=held, waiting=0)
 
-    @asynccontextmanager
-    async def open(self, request: GenerationRequest) -> AsyncGenerator[MemoryObjectReceiveStream[Event]]:
+    def open(self, request: GenerationRequest) -> _Opening:
         """See `poot.api.served.ServedEngine.open`. There is a row for everybody."""
-        send, receive = anyio.create_memory_object_stream[Event](request.max_tokens + 4)
-        running = _Running(request, send, request.max_tokens, max(1, request.sampling.seed))
+        return _Opening(self, request)
+
+    def begin(self, running: _Running) -> None:
+        """Takes a sequence in."""
         self._running[running] = None
-        send.send_nowait(Opened())
-        if running.tokens_per_step >= request.max_tokens:
+        running.send.send_nowait(_OPENED)
+        if running.num_left <= running.tokens_per_step:
             self._step(running)
-        self._wake.set()
-        try:
-            yield receive
-        finally:
-            receive.close()
-            send.close()
-            self._running.pop(running, None)
+        else:
+            self._wake.set()
+
+    def end(self, running: _Running) -> None:
+        """Forgets a sequence, finished or not."""
+        self._running.pop(running, None)
 
     async def run(self) -> None:
         """Steps until cancelled, and sleeps while there is no sequence."""
@@ -111,7 +130,9 @@ class NullEngine:
 
     def _step(self, running: _Running) -> None:
         send = running.send
-        num_tokens = min(running.num_left, running.tokens_per_step)
+        num_tokens = running.tokens_per_step
+        if num_tokens > running.num_left:
+            num_tokens = running.num_left
         for _ in range(num_tokens):
             send.send_nowait(_DELTA)
         running.num_left -= num_tokens

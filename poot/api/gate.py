@@ -224,6 +224,8 @@ def check_content_type(head: Head) -> None:
         UnsupportedMediaType: anything else, other parameters included.
     """
     values = head.get_all(b"content-type")
+    if values == [b"application/json"]:
+        return
     if len(values) == 1:
         media_type, *parameters = values[0].decode("latin-1").lower().split(";")
         charsets = ("charset=utf-8", 'charset="utf-8"', "")
