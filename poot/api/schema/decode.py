@@ -83,7 +83,10 @@ def _invalid_field(message: str) -> BadRequest:
     path = located["path"].lstrip(".") if located is not None else ""
     if located is None or not path:
         return BadRequest(f"the body is not what this route takes: {_lower_first(message)}")
-    return BadRequest(f"{path}: {_lower_first(located['problem'])}", param=path)
+    problem = located["problem"]
+    if problem.startswith("Invalid enum value"):
+        problem = "none of the values that this field takes"  # msgspec quotes the client
+    return BadRequest(f"{path}: {_lower_first(problem)}", param=path)
 
 
 def _lower_first(text: str) -> str:
