@@ -124,9 +124,10 @@ class LineFormatter(logging.Formatter):
             self._second = second
             self._time = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         level = _NAMES.get(record.levelno, record.levelname)
-        head = f"{self._time}.{int(record.msecs):03d}Z {level} {record.name} {_escape(record.getMessage())}"
+        line = f"{self._time}.{int(record.msecs):03d}Z {level} {record.name} {_escape(record.getMessage())}"
         fields: dict[str, object] = getattr(record, "fields", {})
-        line = " ".join([head, *(f"{key}={_field_value(value)}" for key, value in fields.items())])
+        for key, value in fields.items():
+            line += f" {key}={_field_value(value)}"
         if record.exc_info:
             line += "\n" + "\n".join(f"    {part}" for part in self.formatException(record.exc_info).splitlines())
         return line
@@ -136,10 +137,13 @@ class _LineHandler(logging.StreamHandler[TextIO]):
     """The one handler `configure` installs; told apart from handlers of others by its class."""
 
 
-def configure(value: str | None, *, stream: TextIO | None = None) -> None:
+def configure(value: str | None, *, stream: TextIO | None = None, target: str | None = None) -> None:
     """Sends every log record that RUST_LOG's value lets through to `stream` (standard error) as one line.
 
     Replaces what an earlier call set up: its handler, and the levels of its targets.
+
+    Args:
+        target: takes over the records of this target and those below it alone, where the process is somebody else's.
 
     Raises:
         ConfigError: the value does not parse.
@@ -148,22 +152,28 @@ def configure(value: str | None, *, stream: TextIO | None = None) -> None:
     reset()
     handler = _LineHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(LineFormatter())
-    root = logging.getLogger()
-    root.addHandler(handler)
-    root.setLevel(chosen.default)
-    for target, level in chosen.targets:
-        logging.getLogger(target).setLevel(level)
+    logger = logging.getLogger(target)
+    logger.addHandler(handler)
+    logger.setLevel(chosen.default)
+    if target is not None:
+        logger.propagate = False
         _configured.append(target)
+    for name, level in chosen.targets:
+        logging.getLogger(name).setLevel(level)
+        _configured.append(name)
 
 
 def reset() -> None:
     """Takes back what `configure` set up."""
-    root = logging.getLogger()
-    for handler in [handler for handler in root.handlers if isinstance(handler, _LineHandler)]:
-        root.removeHandler(handler)
-    root.setLevel(logging.WARNING)
-    while _configured:
-        logging.getLogger(_configured.pop()).setLevel(logging.NOTSET)
+    logging.getLogger().setLevel(logging.WARNING)
+    loggers = [logging.getLogger(), *map(logging.getLogger, _configured)]
+    _configured.clear()
+    for logger in loggers[1:]:
+        logger.setLevel(logging.NOTSET)
+        logger.propagate = True
+    for logger in loggers:
+        for handler in [handler for handler in logger.handlers if isinstance(handler, _LineHandler)]:
+            logger.removeHandler(handler)
 
 
 # `logging` keeps levels for the whole process; what is remembered here is what `reset` has to take back.
@@ -178,7 +188,7 @@ def _escape(text: str) -> str:
 
 def _field_value(value: object) -> str:
     if isinstance(value, float):
-        return f"{value:.3f}".rstrip("0").rstrip(".")
+        return f"{value:.3f}".rstrip("0").rstrip(".") if value else "0"
     if type(value) is int:
         return str(value)
     text = str(value)

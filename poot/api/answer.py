@@ -21,7 +21,7 @@ from poot.api.prompts import Prepared
 from poot.api.responses import JSON_CONTENT_TYPE
 from poot.api.served import ServedEngine
 from poot.config import ApiConfig
-from poot.engine.sequence import Delta, Finished, FinishReason, Opened, Timings
+from poot.engine.sequence import Delta, Finished, FinishReason, Opened
 from poot.errors import EngineError, RequestError
 from poot.log import get_logger
 from poot.metrics import Metrics
@@ -122,10 +122,10 @@ class Generator:
             choices = [Folded() for _ in prepared.choices]
             while not tally.is_complete:
                 for index, event in await events.receive():
-                    tally.count(event)
                     if isinstance(event, Delta):
                         choices[index].deltas.append(event)
                     elif isinstance(event, Finished):
+                        tally.count(event)
                         choices[index].reason = event.reason
         tally.annotate(exchange)
         body = shape.whole(choices, tally.usage)
@@ -141,7 +141,8 @@ class _Tally:
         self._num_prompt_tokens = prepared.num_prompt_tokens
         self._includes_usage = prepared.includes_usage
         self._num_completion_tokens = 0
-        self._timings: list[Timings] = []
+        # Of several choices the longest times count.
+        self._queue_seconds = self._prefill_seconds = self._decode_seconds = 0.0
 
     @property
     def is_complete(self) -> bool:
@@ -151,11 +152,13 @@ class _Tally:
     def usage(self) -> Usage:
         return Usage(prompt_tokens=self._num_prompt_tokens, completion_tokens=self._num_completion_tokens)
 
-    def count(self, event: object) -> None:
-        if isinstance(event, Finished):
-            self._num_unfinished -= 1
-            self._num_completion_tokens += event.num_generated_tokens
-            self._timings.append(event.timings)
+    def count(self, event: Finished) -> None:
+        self._num_unfinished -= 1
+        self._num_completion_tokens += event.num_generated_tokens
+        timings = event.timings
+        self._queue_seconds = max(self._queue_seconds, timings.queue_seconds)
+        self._prefill_seconds = max(self._prefill_seconds, timings.prefill_seconds)
+        self._decode_seconds = max(self._decode_seconds, timings.decode_seconds)
 
     def frames(self, shape: Shape, batch: list[Indexed]) -> bytes:
         """Counts events and returns their frames; the last choice's end brings those that end the stream."""
@@ -173,13 +176,11 @@ class _Tally:
         return b"".join(frames)
 
     def annotate(self, exchange: Exchange) -> None:
-        """Puts times and tokens into the access log. Of several choices the longest times count."""
-
-        timings = self._timings
+        """Puts times and tokens into the access log."""
         exchange.annotate(
-            queue_ms=1000 * max([each.queue_seconds for each in timings], default=0.0),
-            prefill_ms=1000 * max([each.prefill_seconds for each in timings], default=0.0),
-            decode_ms=1000 * max([each.decode_seconds for each in timings], default=0.0),
+            queue_ms=1000 * self._queue_seconds,
+            prefill_ms=1000 * self._prefill_seconds,
+            decode_ms=1000 * self._decode_seconds,
             prompt_tokens=self._num_prompt_tokens,
             generated_tokens=self._num_completion_tokens,
         )
