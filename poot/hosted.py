@@ -33,7 +33,7 @@ def asgi(arguments: Sequence[str], *, names: Collection[str] = ()) -> AsgiApplic
     """Loads the model, and gives the application for one host server process to serve it.
 
     Blocks while it loads. Engine and device thread run within the application's lifespan; requests are refused with
-    503 outside it. Also sets up logging as RUST_LOG asks, as `poot-serve` does.
+    503 outside it. poot logs as RUST_LOG asks, as `poot-serve` does; the host's own logging is left alone.
 
     Args:
         arguments: the command line of `poot-serve` without ADDR.
@@ -45,7 +45,7 @@ def asgi(arguments: Sequence[str], *, names: Collection[str] = ()) -> AsgiApplic
         StartupError: what cannot be loaded, as `poot.server.load` says.
     """
     config = parse_hosted(arguments)
-    log.configure(os.environ.get("RUST_LOG"))
+    log.configure(os.environ.get("RUST_LOG"), target="poot")
     served = load(config)
     # The model's objects live for ever: without them a collection looks only at what requests leave behind.
     gc.collect()

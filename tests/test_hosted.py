@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from poot import log
 from poot.errors import CheckpointError, ConfigError, NotAvailableError
 from poot.hosted import asgi, parse_hosted
 
@@ -38,5 +39,8 @@ def test_a_flag_that_is_not_built_is_refused() -> None:
 
 
 def test_a_model_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"none\.gguf"):
-        asgi([str(tmp_path / "none.gguf"), "--backend", "cpu"])
+    try:
+        with pytest.raises(CheckpointError, match=r"none\.gguf"):
+            asgi([str(tmp_path / "none.gguf"), "--backend", "cpu"])
+    finally:
+        log.reset()

@@ -116,3 +116,20 @@ def test_configuring_again_replaces_what_was_there(output: io.StringIO) -> None:
     assert first.getvalue() == ""
     assert output.getvalue().count("\n") == 1
     assert not get_logger("poot.net").is_enabled(logging.INFO)
+
+
+def test_a_target_alone_may_be_taken_over_and_is_given_back(
+    output: io.StringIO, caplog: pytest.LogCaptureFixture
+) -> None:
+    level = logging.getLogger().level
+    configure("warn,poot::net=info", stream=output, target="poot")
+    get_logger("poot.net").info("one")
+    get_logger("poot.engine").info("hidden")
+    logging.getLogger("host").error("the host's own")
+    assert [line.split()[-1] for line in output.getvalue().splitlines()] == ["one"]
+    assert [record.name for record in caplog.records] == ["host"], "the host would write poot's lines again"
+    assert logging.getLogger().level == level
+    log.reset()
+    get_logger("poot").error("two")
+    assert "two" not in output.getvalue()
+    assert caplog.records[-1].name == "poot"
