@@ -8,7 +8,7 @@ ADDR   ?= 127.0.0.1:$(PORT)
 MODEL  ?=
 # Further flags for poot-serve, such as ARGS="--rows 8".
 ARGS   ?=
-# How long `make soak` loads the server.
+# How long `make soak` loads the server, and, where it is given, `make fuzz` runs each harness.
 SECONDS ?= 300
 
 VENV  := .venv
@@ -23,7 +23,7 @@ INSTALL_SOURCES := pyproject.toml $(wildcard setup.py) $(shell find poot -name '
 QUIET := $(shell test -t 2 || echo --quiet)
 PIP_INSTALL := $(BIN)/python -m pip install $(QUIET) --disable-pip-version-check --no-input --prefer-binary
 
-.PHONY: help serve test lint bench bench-wire soak clean
+.PHONY: help serve test lint bench bench-wire soak fuzz clean
 .DELETE_ON_ERROR:
 
 help:
@@ -32,6 +32,7 @@ help:
 	@echo "make bench   what benchmarks/decode.py measures on this machine"
 	@echo "make bench-wire  what benchmarks/wire.py measures, beside uvicorn and Hypercorn"
 	@echo "make soak    load a server with clients that behave well and badly for SECONDS ($(SECONDS)), then look at it"
+	@echo "make fuzz    run each harness of fuzz/ for SECONDS (30); see docs/fuzzing.md"
 	@echo "make clean   remove .venv and everything built; fetched models stay in ~/.cache/poot"
 
 serve: $(VENV)/.installed
@@ -62,8 +63,16 @@ bench-wire: $(VENV)/.installed $(VENV)/peers/.installed
 soak: $(VENV)/.installed-test
 	$(BIN)/python -m tests.soak --seconds $(SECONDS)
 
+fuzz: SECONDS := 30
+fuzz: $(VENV)/.installed-fuzz
+	@failed=; for name in $$($(BIN)/python -c 'import fuzz; print(*fuzz.HARNESSES)'); do \
+	  echo "== $$name, $(SECONDS) seconds"; \
+	  $(BIN)/python -m fuzz $$name -max_total_time=$(SECONDS) -verbosity=0 || failed="$$failed $$name"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "broken:$$failed; the inputs are in .fuzz/"; exit 1; fi
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz
 	find poot -name '*.so' -delete
 
 $(VENV)/.created:
@@ -77,6 +86,10 @@ $(VENV)/.installed: $(INSTALL_SOURCES) | $(VENV)/.created
 
 $(VENV)/.installed-test: $(INSTALL_SOURCES) | $(VENV)/.created
 	$(PIP_INSTALL) --editable '.[test,asgi]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-fuzz: $(INSTALL_SOURCES) | $(VENV)/.created
+	$(PIP_INSTALL) --editable '.[fuzz]'
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/peers/.installed: | $(VENV)/.created
