@@ -5,16 +5,17 @@ controls, the `generation` tag, `raise_exception`, `strftime_now` and a `tojson`
 comes with a model file, or from the operator; it sees the conversation and a few strings, and the sandbox keeps it from
 everything else, including changing what it is given.
 
-Bounded: `range` by the sandbox (100,000 items), the text by MAX_RENDERED_CHARACTERS, recursion by the interpreter.
+Bounded: `range` by the sandbox (100,000 items), the text by MAX_RENDERED_CHARACTERS, recursion by the interpreter, and
+what one `*` or `**` makes, which jinja2 would work out while it compiles if both sides are constants.
 Not bounded: time. A template with nested loops can take as long as it likes, and a client chooses only how long a list
-it loops over; the API renders on a worker thread. Nor is the size of one string that an expression builds.
+it loops over; the API renders on a worker thread. Nor is the size of a string that is built in other ways.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from datetime import datetime
 from typing import Any
 
@@ -33,6 +34,9 @@ MAX_RENDERED_CHARACTERS = 16 * 1024 * 1024
 
 # The variable that tells filters which character `guard` has put into the conversation.
 _GUARD = "_guard"
+
+# Of an integer that `*` or `**` makes: 1,200 digits, and far from what takes time to compute.
+_MAX_INTEGER_BITS = 4096
 
 JINJA_SYNTAX = ("{{", "{%", "{#")
 
@@ -76,10 +80,31 @@ def _tojson(
 
 
 class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """Refuses an unsafe attribute at once, where jinja2 would print nothing in its place."""
+    """Refuses an unsafe attribute at once, where jinja2 would print nothing in its place, and giant products."""
+
+    # jinja2 leaves these to `call_binop`, when the template is rendered and not when it is compiled.
+    intercepted_binops = frozenset(("*", "**"))
+
+    def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
+        if _is_giant(operator, left, right):
+            raise jinja2.exceptions.SecurityError(f"the result of {operator} is too large")
+        return super().call_binop(context, operator, left, right)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> jinja2.Undefined:
         raise jinja2.exceptions.SecurityError(f"access to attribute {attribute!r} of {type(obj).__name__!r} is unsafe")
+
+
+def _is_giant(operator: str, left: Any, right: Any) -> bool:
+    """Whether `left * right` or `left ** right` would be a giant integer or a giant copy of a text or list."""
+    if isinstance(left, int) and isinstance(right, int):
+        if operator == "**":
+            return left.bit_length() * right > _MAX_INTEGER_BITS
+        return left.bit_length() + right.bit_length() > _MAX_INTEGER_BITS
+    if isinstance(right, int) and isinstance(left, Sized):
+        return len(left) * right > MAX_RENDERED_CHARACTERS
+    if isinstance(left, int) and isinstance(right, Sized):
+        return left * len(right) > MAX_RENDERED_CHARACTERS
+    return False
 
 
 def _make_environment(now: Callable[[], datetime]) -> _Sandbox:

@@ -212,6 +212,20 @@ def test_a_way_out_of_the_sandbox_is_refused(source: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "source", ["{{ 'a' * 10 ** 9 }}", "{{ 10 ** 9 * [1] }}", "{{ 7 ** 10000000 }}", "{{ 9 ** 4000 }}"]
+)
+def test_a_giant_product_is_refused_before_it_is_made(source: str) -> None:
+    # These are constants, which jinja2 would multiply out in the constructor.
+    with pytest.raises(BadRequest, match=r"the result of \*\*? is too large"):
+        ChatTemplate(source).render([])
+
+
+def test_products_of_usual_sizes_are_what_python_says() -> None:
+    source = "{{ '-' * 3 }} {{ 2 * [1] }} {{ 2 ** 10 * 3 }} {{ 2 ** -1 }} {{ 1.5 * 2 }} {{ 'a' * -1 }}|"
+    assert ChatTemplate(source).render([]) == f"{'-' * 3} {2 * [1]} {2**10 * 3} {2**-1} {1.5 * 2} |"
+
+
+@pytest.mark.parametrize(
     "source", ["{% if %}", "{{ x", "{% nonesuch %}", "{% generation %}", "{{ x | nonesuch }}", "{{ 'a' * -x ) }}"]
 )
 def test_a_template_that_does_not_compile_is_whoevers_it_is(source: str) -> None:
