@@ -17,6 +17,7 @@ import anyio.abc
 from poot.errors import BadRequest, ContentTooLarge, RequestTimeout
 from poot.net.asgi_scope import Scope
 from poot.net.exchange import ClientGone, Endpoints, Head, Headers, Response
+from poot.net.exchange_base import ExchangeBase
 from poot.net.http.head import body_length
 from poot.net.service import Service
 from poot.net.transport import LINGER_BYTES, LINGER_SECONDS, READ_AHEAD_BYTES
@@ -26,7 +27,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 
-class AsgiExchange:
+class AsgiExchange(ExchangeBase):
     """See `poot.net.exchange.Exchange` for what the application may do with it.
 
     Args:
@@ -54,16 +55,18 @@ class AsgiExchange:
         service: Service,
         is_late: bool,
     ) -> None:
+        super().__init__(
+            head=head,
+            endpoints=endpoints,
+            request_id=request_id,
+            deadline=deadline,
+            service=service,
+            is_late=is_late,
+        )
         self._receive = receive
         self._send = send
         self._task_group = task_group
-        self._head = head
-        self._endpoints = endpoints
-        self._request_id = request_id
         self._is_http1 = http_version.startswith("1")
-        self._deadline = deadline
-        self._service = service
-        self._is_late = is_late
         self._expected_bytes = body_length(head) if head is not None else None
         self._sends_body = head is None or head.method != "HEAD"
         self._has_body_ended = self._expected_bytes == 0
@@ -77,30 +80,7 @@ class AsgiExchange:
         self._resumption: anyio.Event | None = None
         self.scope = anyio.CancelScope()
         self.is_gone = False
-        self.status: int | None = None
-        self.is_complete = False
         self.num_body_bytes = 0
-        self.annotations: dict[str, object] = {}
-
-    @property
-    def head(self) -> Head:
-        assert self._head is not None  # no application sees an exchange without a head
-        return self._head
-
-    @property
-    def endpoints(self) -> Endpoints:
-        return self._endpoints
-
-    @property
-    def request_id(self) -> str:
-        return self._request_id
-
-    @property
-    def is_draining(self) -> bool:
-        return self._is_late
-
-    def annotate(self, **fields: object) -> None:
-        self.annotations.update(fields)
 
     async def read_body(self, max_bytes: int) -> bytes:
         if self._is_body_wanted:

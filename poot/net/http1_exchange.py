@@ -11,13 +11,14 @@ import anyio
 
 from poot.errors import BadRequest, ContentTooLarge, RequestTimeout
 from poot.net.exchange import ClientGone, Endpoints, Head, Headers, Response
+from poot.net.exchange_base import ExchangeBase
 from poot.net.http.events import BodyArrived, BodyEnded
 from poot.net.http.http1 import Http1
 from poot.net.service import Service
 from poot.net.transport import Transport
 
 
-class Http1Exchange:
+class Http1Exchange(ExchangeBase):
     """See `poot.net.exchange.Exchange` for what the application may do with it.
 
     Args:
@@ -41,39 +42,18 @@ class Http1Exchange:
         service: Service,
         is_late: bool,
     ) -> None:
+        super().__init__(
+            head=head,
+            endpoints=endpoints,
+            request_id=request_id,
+            deadline=deadline,
+            service=service,
+            is_late=is_late,
+        )
         self._http = http
         self._transport = transport
-        self._head = head
-        self._endpoints = endpoints
-        self._request_id = request_id
-        self._deadline = deadline
-        self._service = service
-        self._is_late = is_late
         self._has_read_body = False
-        self.status: int | None = None
-        self.is_complete = False
         self.num_body_bytes = 0
-        self.annotations: dict[str, object] = {}
-
-    @property
-    def head(self) -> Head:
-        assert self._head is not None  # no application sees an exchange without a head
-        return self._head
-
-    @property
-    def endpoints(self) -> Endpoints:
-        return self._endpoints
-
-    @property
-    def request_id(self) -> str:
-        return self._request_id
-
-    @property
-    def is_draining(self) -> bool:
-        return self._is_late
-
-    def annotate(self, **fields: object) -> None:
-        self.annotations.update(fields)
 
     async def read_body(self, max_bytes: int) -> bytes:
         if self._has_read_body:

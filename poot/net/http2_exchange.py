@@ -14,6 +14,7 @@ import anyio
 
 from poot.errors import ContentTooLarge, RequestTimeout
 from poot.net.exchange import ClientGone, Endpoints, Head, Headers, Response
+from poot.net.exchange_base import ExchangeBase
 from poot.net.http.http2 import Http2
 from poot.net.http.http2_stream import Stream
 from poot.net.service import Service
@@ -22,7 +23,7 @@ STREAM_BUFFER_BYTES = 64 * 1024
 """Bytes of a streamed answer that may wait to be sent before its writer waits too; as for HTTP/1.1."""
 
 
-class Http2Exchange:
+class Http2Exchange(ExchangeBase):
     """See `poot.net.exchange.Exchange` for what the application may do with it.
 
     Args:
@@ -54,14 +55,16 @@ class Http2Exchange:
         on_output: Callable[[], None],
         on_deadline: Callable[[float], None],
     ) -> None:
+        super().__init__(
+            head=head,
+            endpoints=endpoints,
+            request_id=request_id,
+            deadline=deadline,
+            service=service,
+            is_late=is_late,
+        )
         self._http = http
         self.stream_state = stream
-        self._head = head
-        self._endpoints = endpoints
-        self._request_id = request_id
-        self._deadline = deadline
-        self._service = service
-        self._is_late = is_late
         self._on_output = on_output
         self._on_deadline = on_deadline
         self._has_read_body = False
@@ -70,29 +73,6 @@ class Http2Exchange:
         self.scope = anyio.CancelScope()
         self.body_event: anyio.Event | None = None
         self.progress: anyio.Event | None = None
-        self.status: int | None = None
-        self.is_complete = False
-        self.annotations: dict[str, object] = {}
-
-    @property
-    def head(self) -> Head:
-        assert self._head is not None  # no application sees an exchange without a head
-        return self._head
-
-    @property
-    def endpoints(self) -> Endpoints:
-        return self._endpoints
-
-    @property
-    def request_id(self) -> str:
-        return self._request_id
-
-    @property
-    def is_draining(self) -> bool:
-        return self._is_late
-
-    def annotate(self, **fields: object) -> None:
-        self.annotations.update(fields)
 
     @property
     def write_due(self) -> float | None:
