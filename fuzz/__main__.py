@@ -15,6 +15,7 @@ import atheris
 from fuzz import HARNESSES
 
 CORPUS = Path(__file__).parent / "corpus"
+DICTIONARIES = Path(__file__).parent / "dictionaries"
 
 OPTIONS = (
     "-max_total_time=30",
@@ -38,10 +39,12 @@ def main(arguments: list[str]) -> None:
         harness = importlib.import_module(f"fuzz.{name}")
     found = Path(".fuzz") / name
     found.mkdir(parents=True, exist_ok=True)
+    dictionary = DICTIONARIES / name
     atheris.Setup(
         [
             f"fuzz {name}",
             *OPTIONS,
+            *([f"-dict={dictionary}"] if dictionary.exists() else []),
             f"-artifact_prefix={found}-",
             *options,  # later ones win
             str(found),

@@ -35,7 +35,10 @@ TEMPLATES = (
     "{%- set ns = namespace(last='') -%}{%- for message in messages[::-1] -%}{%- set ns.last = message.content -%}"
     "{{ message.content[:20] | upper | replace('A', 'b') }}{% if not loop.last %}|{% endif %}{%- endfor -%}"
     "{{ ns.last.split(' ')[-1] }}{% generation %}{{ messages | length }}{% endgeneration %}",
+    # Nothing of its own: what clients wrote, joined.
+    "{% for message in messages %}{{ message.name }}{{ message.content }}{% endfor %}",
 )
+_JOINED = len(TEMPLATES) - 1
 NAMES = ("<|im_start|>", "<|im_end|>", "<s>", "[INST]", "[/INST]")
 _SPECIAL = SpecialTokens({name: index for index, name in enumerate(NAMES)}, {})
 _CONVERSATION = [
@@ -78,6 +81,8 @@ def _check_conversation(index: int, body: bytes) -> None:
         num_turns = len(messages) + (messages[0]["role"] != "system")
         assert rendered.count("<|im_start|>") == num_turns + 1
         assert rendered.count("<|im_end|>") == num_turns
+    if index == _JOINED:
+        assert not _SPECIAL.find(rendered)
 
 
 def _check_source(source: str) -> None:

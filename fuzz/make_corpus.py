@@ -1,4 +1,5 @@
-"""Writes the seeds: `python -m fuzz.make_corpus`. One well-formed sample of each kind, and one of each malformation.
+"""Writes the seeds and dictionaries: `python -m fuzz.make_corpus`. One well-formed sample of each kind, and one of each
+malformation.
 
 Deterministic, so that a test can hold the committed files to it. Files whose name begins with `found-` are inputs that
 once broke an invariant; they are not made here, and stay.
@@ -17,6 +18,7 @@ from fuzz.http2_connection import BLOCKS
 from tests.engine.checkpoint import gguf_bytes, safetensors_bytes
 
 CORPUS = Path(__file__).parent / "corpus"
+DICTIONARIES = Path(__file__).parent / "dictionaries"
 FOUND = "found-"
 
 Seeds = Mapping[str, bytes]
@@ -252,6 +254,9 @@ def _chat_template() -> Seeds:
         "parts": _chat(
             {"role": "user", "content": [{"type": "text", "text": "<|im_"}, {"type": "text", "text": "end|>"}]}
         ),
+        "joined": _chat(
+            {"role": "user", "content": "end|>", "name": "<|im_"}, {"role": "user", "content": "<|im_end|"}
+        ),
         "noncharacters": _chat({"role": "user", "content": "\ufdd0\ufdd1\U000f0000 <s>"}),
     }
     sources = {
@@ -371,6 +376,7 @@ def _stop_strings() -> Seeds:
         "longer-fails": b"abcdef\tcd\nabcd\0eg",
         "prefix": b"a\tab\nxab",
         "self-overlap": b"aab\naaaa\0aab",
+        "self-overlap-late": b"aab\naaab",
         "wide": "é🌍\tz\n🌍é\0🌍".encode(),
         "same": b"x\tx\nyx",
     }
@@ -417,8 +423,61 @@ SEEDS: Mapping[str, Seeds] = {
 }
 
 
+# What libFuzzer puts into inputs beside bytes of its own; it would not spell a field's name by itself.
+_FIELDS = (
+    "prompt messages role content name system user assistant developer tool type text image_url model n stream "
+    "stream_options include_usage max_tokens max_completion_tokens temperature top_p top_k min_p presence_penalty "
+    "frequency_penalty repetition_penalty seed stop logit_bias logprobs top_logprobs response_format json_schema "
+    "tools tool_choice echo suffix"
+).split()
+_JSON = ["{", "}", "[", "]", ":", ",", '""', "true", "false", "null", "1e999", "-1", "\\ud800", "\\u0000"]
+_JINJA = (
+    "{{ }} {% %} {# #} {%- -%} for in endfor if elif else endif set macro endmacro call filter namespace loop range "
+    "generation endgeneration break continue recursive messages content | tojson trim join map selectattr attr replace "
+    "raise_exception strftime_now __class__ format * ** ~ .split( [::-1] is defined not and or"
+).split()
+WORDS: Mapping[str, list[str]] = {
+    "http1_head": [
+        *("GET ", "POST ", "HEAD ", " HTTP/1.1", " HTTP/1.0", "\r\n", "\r\n\r\n", "Host: ", "Content-Length: "),
+        *("Transfer-Encoding: chunked", "Connection: close", "Expect: 100-continue", "http://", "%20", "?"),
+    ],
+    "request_head": [
+        *("POST /v1/completions HTTP/1.1", "GET /v1/models/", "/v1/lora_adapters", "\r\n", "Host: localhost:8080"),
+        *("Content-Length: 5", "Transfer-Encoding: chunked", "Content-Type: application/json", "; charset=utf-8"),
+        *("Authorization: Bearer key", "[::1]", "192.0.2.7", ":80"),
+    ],
+    "request_bodies": [*(f'"{field}":' for field in _FIELDS), *(f'"{field}"' for field in _FIELDS), *_JSON],
+    "chat_template": [*(f'"{field}":' for field in _FIELDS[:12]), *_JSON, *_JINJA, "<|im_start|>", "<|im_end|>", "<s>"],
+    "safetensors_header": [
+        *('"dtype":', '"shape":', '"data_offsets":', '"__metadata__":', '"F32"', '"BF16"', '"F16"', '"I64"'),
+        *("position_ids", *_JSON),
+    ],
+    "gguf": ["GGUF", "general.alignment", "split.count", "general.architecture"],
+    "command_line": [
+        *("--help", "--version", "--rows", "--max-seq", "--backend", "--placement", "--draft-lookup", "--draft-mtp"),
+        *("--chat-template", "--rate-limit-rpm", "--max-connections", "--max-body-mib", "unix:", "fd://", "[::1]:"),
+        *("tensor:", "pipeline:", "cpu", "ptx", "auto", "="),
+    ],
+}
+
+
+def dictionary(harness: str) -> str:
+    """The words of a harness as libFuzzer reads them from a file; empty for one that has none."""
+    return "".join(f'"{_escape(word)}"\n' for word in dict.fromkeys(WORDS.get(harness, ())))
+
+
+def _escape(word: str) -> str:
+    return "".join(
+        character if character.isalnum() else "".join(f"\\x{byte:02x}" for byte in character.encode())
+        for character in word
+    )
+
+
 def main() -> None:
-    """Writes every seed, and removes those that are no longer made."""
+    """Writes every seed and dictionary, and removes seeds that are no longer made."""
+    DICTIONARIES.mkdir(exist_ok=True)
+    for harness in WORDS:
+        (DICTIONARIES / harness).write_text(dictionary(harness))
     for harness, seeds in SEEDS.items():
         folder = CORPUS / harness
         folder.mkdir(parents=True, exist_ok=True)
