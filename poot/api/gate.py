@@ -229,7 +229,8 @@ def check_content_type(head: Head) -> None:
     if len(values) == 1:
         media_type, *parameters = values[0].decode("latin-1").lower().split(";")
         charsets = ("charset=utf-8", 'charset="utf-8"', "")
-        if media_type.strip() == "application/json" and all(each.strip() in charsets for each in parameters):
+        # White space is space and tab here; Python's own would take a no-break space as well.
+        if media_type.strip(" \t") == "application/json" and all(each.strip(" \t") in charsets for each in parameters):
             return
     raise UnsupportedMediaType("Content-Type must be application/json")
 

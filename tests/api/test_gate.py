@@ -230,6 +230,8 @@ def test_json_is_taken(value: bytes) -> None:
         ((b"content-type", b""),),
         ((b"content-type", b"text/plain"),),
         ((b"content-type", b"application/json; charset=latin-1"),),
+        ((b"content-type", b"\xa0application/json"),),
+        ((b"content-type", b"application/json;\x85charset=utf-8"),),
         ((b"content-type", b"application/json; version=2"),),
         ((b"content-type", b"application/jsonx"),),
         ((b"content-type", b"application/json, text/plain"),),
