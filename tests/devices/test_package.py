@@ -20,7 +20,7 @@ def python(code: str, *options: str, **environment: str) -> subprocess.Completed
     )
 
 
-@pytest.mark.parametrize(("environment", "spins"), [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7")], ids=str)
+@pytest.mark.parametrize(("environment", "spins"), [({}, "5000"), ({"GOMP_SPINCOUNT": "7"}, "7")], ids=str)
 def test_idle_threads_spin_briefly_unless_told_otherwise(environment: dict[str, str], spins: str) -> None:
     code = "import os, sys, poot.devices; assert 'torch' not in sys.modules; print(os.environ['GOMP_SPINCOUNT'])"
     assert python(code, **environment).stdout.strip() == spins
