@@ -6,10 +6,11 @@ milliseconds after every parallel operation. A decode step has hundreds of them,
 threads that serve sockets want the same cores: as soon as one of them runs, spinning threads hold the core that the
 last working thread waits for. 5000 rounds, about 250 microseconds, bridge the longest gap between two operations of a
 step and little more. Measured on 2 cores, one row of a 135 M model: with the cores to itself a step takes 10.6 ms, as
-with the default, and 13.2 ms at 1000 rounds; beside a busy neighbour about 40 ms, at 20,000 rounds 76 ms, at 1000 24 ms.
-A GOMP_SPINCOUNT that is set already stays, so an operator of a shared machine may choose otherwise.
+with the default, and 13.2 ms at 1000 rounds; beside a busy neighbour about 40 ms, at 20,000 rounds 76, at 1000 24.
+A GOMP_SPINCOUNT or OMP_WAIT_POLICY that is set already stays, so an operator of a shared machine may choose otherwise.
 """
 
 import os
 
-os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+if "OMP_WAIT_POLICY" not in os.environ:  # the count would overrule it
+    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
