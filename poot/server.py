@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 
@@ -141,9 +142,32 @@ def model_id(checkpoint: Checkpoint) -> str:
 def load(config: Config) -> Served:
     """Opens the device and the model file, fits the workload and rehearses it. Blocks; no event loop runs yet.
 
+    The work runs on a thread of its own that ends with it. OpenMP keeps a team of threads for every thread that ever
+    computed, and libgomp cuts the spinning of all of them short once there are more than cores; with a team left behind
+    by the main thread, every step on the device thread took 20 ms where it takes 13.
+
     Raises:
         DeviceError, CheckpointError, CapacityError, NotAvailableError, ConfigError: one typed line each.
     """
+    outcome: list[Served | BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(_load(config))
+        except BaseException as error:
+            outcome.append(error)
+
+    # A daemon, so that Ctrl-C ends a long load at once.
+    thread = threading.Thread(target=work, name="load", daemon=True)
+    thread.start()
+    thread.join()
+    (result,) = outcome
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+def _load(config: Config) -> Served:
     device = select_device(config.device)
     budget = device.memory()
     checkpoint = open_checkpoint(config.model)
