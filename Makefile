@@ -23,13 +23,14 @@ INSTALL_SOURCES := pyproject.toml $(wildcard setup.py) $(shell find poot -name '
 QUIET := $(shell test -t 2 || echo --quiet)
 PIP_INSTALL := $(BIN)/python -m pip install $(QUIET) --disable-pip-version-check --no-input --prefer-binary
 
-.PHONY: help serve test lint bench bench-wire soak fuzz clean
+.PHONY: help serve test lint bench bench-embed bench-wire soak fuzz clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make serve   install, fetch the demo model, serve it on $(ADDR)  (PORT, ADDR, MODEL, ARGS)"
 	@echo "make test    install with the test extra, fetch the test models, run ruff, mypy and pytest"
 	@echo "make bench   what benchmarks/decode.py measures on this machine"
+	@echo "make bench-embed what benchmarks/embed.py measures, beside sentence-transformers"
 	@echo "make bench-wire  what benchmarks/wire.py measures, beside uvicorn and Hypercorn"
 	@echo "make soak    load a server with clients that behave well and badly for SECONDS ($(SECONDS)), then look at it"
 	@echo "make fuzz    run each harness of fuzz/ for SECONDS (30); see docs/fuzzing.md"
@@ -55,6 +56,11 @@ lint: $(VENV)/.installed-test
 bench: $(VENV)/.installed
 	@$(FETCH) smollm2
 	$(BIN)/python benchmarks/decode.py "$(DEMO)"
+
+# sentence-transformers comes with the test extra.
+bench-embed: $(VENV)/.installed-test
+	@$(FETCH) minilm
+	$(BIN)/python benchmarks/embed.py "$(HOME)/.cache/poot/models/minilm"
 
 # The peers have an environment of their own: they are compared with, not depended on.
 bench-wire: $(VENV)/.installed $(VENV)/peers/.installed

@@ -80,8 +80,8 @@ def prompts(draw: random.Random, rows: int, num_tokens: int) -> list[list[int]]:
 def worker_contender(name: str, worker: Worker) -> Contender:
     return Contender(
         name=name,
-        prefill=lambda ids: worker.ask({"measure": "prefill", "prompts": ids}),
-        decode=lambda ids, num: worker.ask({"measure": "decode", "prompts": ids, "num_tokens": num}),
+        prefill=lambda ids: float(worker.ask({"measure": "prefill", "prompts": ids})),
+        decode=lambda ids, num: float(worker.ask({"measure": "decode", "prompts": ids, "num_tokens": num})),
     )
 
 
@@ -89,6 +89,11 @@ def has_peer(python: str) -> bool:
     """Whether that interpreter has llama-cpp-python."""
     check = "import importlib.util, sys; sys.exit(importlib.util.find_spec('llama_cpp') is None)"
     return subprocess.run([python, "-c", check], check=False).returncode == 0
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def describe_machine(num_threads: int) -> list[str]:
@@ -146,8 +151,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=96, help="tokens generated a row in a decode measurement")
     parser.add_argument("--peer-python", default=sys.executable, help="an interpreter that has llama-cpp-python")
     options = parser.parse_args()
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    num_threads = min(options.threads or available, available)
+    num_threads = min(options.threads or processors(), processors())
     environment = {**environment_for(num_threads), "PYTHONPATH": str(HERE.parent)}
     sizes = ["--rows", str(max(ROWS)), "--max-seq", str(MAX_SEQ)]
     for line in describe_machine(num_threads):

@@ -20,7 +20,11 @@ _ADDRESS = re.compile(r"address=(?P<host>[0-9.]+):(?P<port>\d+)")
 
 
 class HttpServer:
-    """Runs `command`, a poot-serve on port 0 of the loopback address; a context manager that drains it."""
+    """Runs `command`, a poot-serve on port 0 of the loopback address; a context manager that drains it.
+
+    Attributes:
+        port: where it listens, once entered.
+    """
 
     def __init__(self, command: Sequence[str], *, environment: Mapping[str, str], num_threads: int) -> None:
         self._command = command
@@ -36,7 +40,7 @@ class HttpServer:
             preexec_fn=lambda: limit_processors(self._num_threads),
         )
         assert self._process.stderr is not None
-        self._port = self._read_port(self._process.stderr)
+        self.port = self._read_port(self._process.stderr)
         # What it logs from here on would fill the pipe if nobody read it.
         self._reader = threading.Thread(target=_drop, args=(self._process.stderr,), daemon=True)
         self._reader.start()
@@ -89,7 +93,7 @@ class HttpServer:
     def _complete(self, prompt: Sequence[int], num_tokens: int) -> tuple[float, float]:
         """Times (s) at which the first and the last chunk with a choice of one greedy completion arrived."""
         body = {"prompt": list(prompt), "max_tokens": num_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=600)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
         connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()
         if response.status != 200:

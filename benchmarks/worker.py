@@ -71,8 +71,8 @@ class Worker:
         """
         return self._read()
 
-    def ask(self, question: Mapping[str, Any]) -> float:
-        """Tokens a second.
+    def ask(self, question: Mapping[str, Any], field: str = "tokens_per_second") -> Any:
+        """The `field` of its answer.
 
         Raises:
             WorkerDied: it ended first.
@@ -83,7 +83,7 @@ class Worker:
             self._process.stdin.flush()
         except BrokenPipeError:
             pass  # reading finds out how it ended
-        return float(self._read()["tokens_per_second"])
+        return self._read()[field]
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
