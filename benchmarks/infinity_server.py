@@ -27,18 +27,10 @@ class InfinityServer:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port: int = probe.getsockname()[1]
-        self._command = [
-            python,
-            "-m",
-            "infinity_emb",
-            "v2",
-            "--model-id",
-            str(model),
-            "--served-model-name",
-            model.name,
-        ]
-        self._command += ["--host", "127.0.0.1", "--port", str(self._port), "--device", "cpu", "--engine", "torch"]
-        self._command += ["--no-bettertransformer", "--log-level", "error"]
+        # The package cannot be run with -m; this is what its console script does.
+        self._command = [python, "-c", "from infinity_emb.cli import cli; cli()", "v2", "--model-id", str(model)]
+        self._command += ["--served-model-name", model.name, "--host", "127.0.0.1", "--port", str(self._port)]
+        self._command += ["--device", "cpu", "--engine", "torch", "--no-bettertransformer", "--log-level", "error"]
         self._environment = environment
         self._num_threads = num_threads
         self.client = EmbeddingClient(self._port, "/embeddings", model.name)
