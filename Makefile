@@ -23,7 +23,7 @@ INSTALL_SOURCES := pyproject.toml $(wildcard setup.py) $(shell find poot -name '
 QUIET := $(shell test -t 2 || echo --quiet)
 PIP_INSTALL := $(BIN)/python -m pip install $(QUIET) --disable-pip-version-check --no-input --prefer-binary
 
-.PHONY: help serve test lint bench bench-embed bench-wire soak fuzz clean
+.PHONY: help serve test lint bench bench-embed bench-serve bench-wire soak fuzz clean
 .DELETE_ON_ERROR:
 
 help:
@@ -31,6 +31,7 @@ help:
 	@echo "make test    install with the test extra, fetch the test models, run ruff, mypy and pytest"
 	@echo "make bench   what benchmarks/decode.py measures on this machine"
 	@echo "make bench-embed what benchmarks/embed.py measures, beside sentence-transformers"
+	@echo "make bench-serve what benchmarks/serve.py measures: clients, prompts and arrivals of several kinds"
 	@echo "make bench-wire  what benchmarks/wire.py measures, beside uvicorn and Hypercorn"
 	@echo "make soak    load a server with clients that behave well and badly for SECONDS ($(SECONDS)), then look at it"
 	@echo "make fuzz    run each harness of fuzz/ for SECONDS (30); see docs/fuzzing.md"
@@ -56,6 +57,10 @@ lint: $(VENV)/.installed-test
 bench: $(VENV)/.installed
 	@$(FETCH) smollm2
 	$(BIN)/python benchmarks/decode.py "$(DEMO)"
+
+bench-serve: $(VENV)/.installed
+	@$(FETCH) smollm2
+	$(BIN)/python benchmarks/serve.py "$(DEMO)"
 
 # sentence-transformers comes with the test extra.
 bench-embed: $(VENV)/.installed-test
