@@ -7,6 +7,8 @@ tokenizer.json                     the tokenizer; checked by whoever builds it
 tokenizer_config.json              with the chat template in older directories
 generation_config.json
 chat_template.jinja, additional_chat_templates/NAME.jinja
+modules.json                       with what sentence-transformers adds (see `sentence_transformers`)
+README.md                          the model card: its title alone
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from poot.engine.checkpoint.fields import ConfigReader, quote
 from poot.engine.checkpoint.json_file import read_json_object, read_text
 from poot.engine.checkpoint.mapped_file import display_path, map_file
 from poot.engine.checkpoint.safetensors import parse_safetensors
+from poot.engine.checkpoint.sentence_transformers import read_sentence_modules
 from poot.engine.checkpoint.types import Checkpoint, FileFormat
 from poot.errors import CheckpointError
 
@@ -41,6 +44,10 @@ def open_directory(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: a file is missing or malformed, or the model is of a kind poot does not serve.
     """
+    sentence = read_sentence_modules(path)
+    root = path
+    if sentence is not None and sentence.transformer_path:
+        path = path / sentence.transformer_path
     weight_map = _find_weights(path)
     config = read_json_object(path / CONFIG_FILE)
     reader = ConfigReader(config, where=display_path(path / CONFIG_FILE))
@@ -55,7 +62,7 @@ def open_directory(path: Path) -> Checkpoint:
     tokenizer_config = _read_optional_object(path / "tokenizer_config.json")
     templates = _read_templates(path, tokenizer_config)
     return Checkpoint(
-        path=path,
+        path=root,
         file_format=FileFormat.SAFETENSORS,
         architecture=architectures[0],
         config=config,
@@ -65,6 +72,8 @@ def open_directory(path: Path) -> Checkpoint:
         tokenizer_config=tokenizer_config,
         chat_template=templates.pop(DEFAULT_TEMPLATE, None),
         chat_templates=templates,
+        sentence=sentence,
+        card_title=_read_card_title(root / "README.md"),
     )
 
 
@@ -172,6 +181,15 @@ def _read_tokenizer(path: Path) -> str | None:
     if not text.lstrip().startswith("{"):
         raise CheckpointError("not a JSON object", path=display_path(path))
     return text
+
+
+def _read_card_title(path: Path) -> str | None:
+    """The first heading of a model card. It is prose for people, so one that cannot be read is as good as none."""
+    try:
+        text = read_text(path) if _is_there(path) else ""
+    except CheckpointError:
+        return None
+    return next((line[2:].strip() for line in text.splitlines() if line.startswith("# ")), None)
 
 
 def _read_optional_object(path: Path) -> dict[str, Any]:

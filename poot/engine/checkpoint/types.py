@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from poot.devices.base import Weight
+from poot.engine.checkpoint.sentence_modules import SentenceModules
 
 # Of one file. The largest known checkpoints have some ten thousand, with every expert on its own; a hostile table of
 # millions would only cost minutes.
@@ -36,6 +37,8 @@ class Checkpoint:
         chat_template: the model's own jinja source (chat_template.jinja, tokenizer_config.json's chat_template or
             its entry named "default", or tokenizer.chat_template), or None.
         chat_templates: further named templates, such as "tool_use".
+        sentence: what sentence-transformers wrote beside the model, or None.
+        card_title: the first heading of README.md, the model card, or None.
     """
 
     path: Path
@@ -48,3 +51,5 @@ class Checkpoint:
     tokenizer_config: Mapping[str, Any] = field(default_factory=dict)
     chat_template: str | None = None
     chat_templates: Mapping[str, str] = field(default_factory=dict)
+    sentence: SentenceModules | None = None
+    card_title: str | None = None
