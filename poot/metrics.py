@@ -7,8 +7,8 @@ is every label value that can be known before the first request.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -42,6 +42,25 @@ class TimingDetail(Enum):
     UNAVAILABLE = "unavailable"
 
 
+@dataclass(frozen=True, slots=True)
+class DispatchTotals:
+    """All retained dispatches of one name: how many, and their seconds on each clock.
+
+    `device_seconds` is None when no device measured them (never 0 for that).
+    """
+
+    count: int = 0
+    host_seconds: float = 0.0
+    device_seconds: float | None = None
+
+    def plus(self, host_seconds: float, device_seconds: float | None) -> DispatchTotals:
+        """These and one more."""
+        device = self.device_seconds
+        if device_seconds is not None:
+            device = (device or 0.0) + device_seconds
+        return DispatchTotals(self.count + 1, self.host_seconds + host_seconds, device)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceTiming:
     """What a device reported about its own time.
@@ -50,22 +69,30 @@ class DeviceTiming:
         device_seconds: device time of all measured steps, None when no device measured it (never 0 for that).
         detail: whether the retained per-dispatch detail is whole.
         perturbed: whether collecting it changed how work was submitted.
+        retained_steps, retained_dispatch_records: how much of it there is.
+        dispatches: its totals by the dispatch's name.
     """
 
     device_seconds: float | None = None
     detail: TimingDetail = TimingDetail.UNAVAILABLE
     perturbed: bool = False
+    retained_steps: int = 0
+    retained_dispatch_records: int = 0
+    dispatches: Mapping[str, DispatchTotals] = field(default_factory=dict)
 
 
 class Metrics:
-    """The counters of one process. Attributes are prometheus_client metrics; `device_timing` is a plain record.
+    """The counters of one process. Attributes are prometheus_client metrics, but for one.
 
-    Counting is thread-safe (prometheus_client locks each value); replacing `device_timing` is one assignment.
+    Counting is thread-safe (prometheus_client locks each value).
+
+    Attributes:
+        device_timing: called for what the device says about its own time whenever somebody looks; any thread.
     """
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry(auto_describe=True)
-        self.device_timing = DeviceTiming()
+        self.device_timing: Callable[[], DeviceTiming] = DeviceTiming
 
         def counter(name: str, documentation: str, *labels: str) -> Counter:
             return Counter(name, documentation, labels, namespace=PREFIX, registry=registry)
@@ -122,13 +149,23 @@ class Metrics:
         """
         families = (metric for metric in self.registry.collect() if not metric.name.startswith(_TIMING_PREFIX))
         view: dict[str, Any] = {metric.name.removeprefix(f"{PREFIX}_"): _family_as_json(metric) for metric in families}
-        timing = self.device_timing
+        timing = self.device_timing()
         view["device_timing"] = {
             "steps": view["steps"],
             "host_wall_seconds": view["step_wall_seconds"],
             "device_seconds": timing.device_seconds,
             "detail": timing.detail.value,
             "perturbed": timing.perturbed,
+            "retained_steps": timing.retained_steps,
+            "retained_dispatch_records": timing.retained_dispatch_records,
+            "dispatches": {
+                name: {
+                    "count": totals.count,
+                    "host_seconds": totals.host_seconds,
+                    "device_seconds": totals.device_seconds,
+                }
+                for name, totals in timing.dispatches.items()
+            },
         }
         return view
 
@@ -143,7 +180,7 @@ class _DeviceTimingCollector(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        timing = self._metrics.device_timing
+        timing = self._metrics.device_timing()
         seconds = CounterMetricFamily(
             f"{_TIMING_PREFIX}device_seconds", "Device seconds of measured steps; no series when nothing measured them."
         )
@@ -159,6 +196,28 @@ class _DeviceTimingCollector(Collector):
         perturbed = GaugeMetricFamily(f"{_TIMING_PREFIX}perturbed", "1 when collecting detail changed submission.")
         perturbed.add_metric([], float(timing.perturbed))
         yield perturbed
+        for name, documentation, number in (
+            ("retained_steps", "Steps whose detail is retained.", timing.retained_steps),
+            ("retained_dispatch_records", "Dispatch records retained.", timing.retained_dispatch_records),
+        ):
+            yield GaugeMetricFamily(f"{_TIMING_PREFIX}{name}", documentation, value=number)
+        count = CounterMetricFamily(
+            f"{_TIMING_PREFIX}dispatches", "Retained dispatches, by operation.", labels=["dispatch"]
+        )
+        host = CounterMetricFamily(
+            f"{_TIMING_PREFIX}dispatch_host_seconds", "Their host seconds, by operation.", labels=["dispatch"]
+        )
+        device = CounterMetricFamily(
+            f"{_TIMING_PREFIX}dispatch_device_seconds",
+            "Their device seconds, by operation; no series when nothing measured them.",
+            labels=["dispatch"],
+        )
+        for name, totals in timing.dispatches.items():
+            count.add_metric([name], totals.count)
+            host.add_metric([name], totals.host_seconds)
+            if totals.device_seconds is not None:
+                device.add_metric([name], totals.device_seconds)
+        yield from (count, host, device)
 
 
 class _WithoutCreated(Collector):

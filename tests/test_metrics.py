@@ -6,7 +6,7 @@ import json
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from poot.metrics import PROTOCOLS, REFUSAL_REASONS, DeviceTiming, Metrics, TimingDetail
+from poot.metrics import PROTOCOLS, REFUSAL_REASONS, DeviceTiming, DispatchTotals, Metrics, TimingDetail
 
 FAMILIES = {
     "requests": "counter",
@@ -31,6 +31,11 @@ FAMILIES = {
     "device_timing_device_seconds": "counter",
     "device_timing_detail": "gauge",
     "device_timing_perturbed": "gauge",
+    "device_timing_retained_steps": "gauge",
+    "device_timing_retained_dispatch_records": "gauge",
+    "device_timing_dispatches": "counter",
+    "device_timing_dispatch_host_seconds": "counter",
+    "device_timing_dispatch_device_seconds": "counter",
 }
 
 
@@ -90,6 +95,9 @@ def test_unknown_device_time_is_null_and_its_series_is_absent() -> None:
         "device_seconds": None,
         "detail": "unavailable",
         "perturbed": False,
+        "retained_steps": 0,
+        "retained_dispatch_records": 0,
+        "dispatches": {},
     }
     text = metrics.as_prometheus().decode()
     assert "\npoot_device_timing_device_seconds_total " not in text
@@ -98,14 +106,31 @@ def test_unknown_device_time_is_null_and_its_series_is_absent() -> None:
 
 def test_known_device_time_is_in_both_views() -> None:
     metrics = Metrics()
-    metrics.device_timing = DeviceTiming(device_seconds=0.5, detail=TimingDetail.SAMPLED, perturbed=True)
+    timing = DeviceTiming(
+        device_seconds=0.5,
+        detail=TimingDetail.SAMPLED,
+        perturbed=True,
+        retained_steps=3,
+        retained_dispatch_records=4,
+        dispatches={"linear": DispatchTotals(3, 0.75, 0.5), "embed": DispatchTotals(1, 0.25, None)},
+    )
+    metrics.device_timing = lambda: timing
     block = metrics.as_json()["device_timing"]
     assert (block["device_seconds"], block["detail"], block["perturbed"]) == (0.5, "sampled", True)
+    assert (block["retained_steps"], block["retained_dispatch_records"]) == (3, 4)
+    assert block["dispatches"] == {
+        "linear": {"count": 3, "host_seconds": 0.75, "device_seconds": 0.5},
+        "embed": {"count": 1, "host_seconds": 0.25, "device_seconds": None},
+    }
     text = metrics.as_prometheus().decode()
     assert "\npoot_device_timing_device_seconds_total 0.5\n" in text
     assert 'poot_device_timing_detail{state="sampled"} 1.0\n' in text
     assert 'poot_device_timing_detail{state="unavailable"} 0.0\n' in text
     assert "\npoot_device_timing_perturbed 1.0\n" in text
+    assert "\npoot_device_timing_retained_steps 3.0\n" in text
+    assert 'poot_device_timing_dispatch_host_seconds_total{dispatch="linear"} 0.75\n' in text
+    assert 'poot_device_timing_dispatch_device_seconds_total{dispatch="linear"} 0.5\n' in text
+    assert 'poot_device_timing_dispatch_device_seconds_total{dispatch="embed"}' not in text
 
 
 def test_two_servers_in_one_process_do_not_share_a_number() -> None:
