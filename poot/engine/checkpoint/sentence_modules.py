@@ -88,6 +88,7 @@ class SentenceModules:
         prompts: named instructions put before a text; empty ones are left out.
         prompt_names: all names in the file, those of empty prompts included.
         default_prompt: the one that is used when none is named, or None.
+        template_variables: what a chat template is given besides the messages.
         truncate_dim: vectors are cut to this length, or None.
         settings: config_sentence_transformers.json as it is.
     """
@@ -103,5 +104,6 @@ class SentenceModules:
     prompts: Mapping[str, str] = field(default_factory=dict)
     prompt_names: frozenset[str] = frozenset()
     default_prompt: str | None = None
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
     truncate_dim: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)

@@ -15,7 +15,10 @@ type.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from poot.devices.base import Weight
 from poot.engine.checkpoint.fields import ConfigReader, quote
@@ -109,7 +112,7 @@ class _Reader:
             raise CheckpointError("there is no Pooling module", path=self._where)
         if self._pooling is not None and self._logit_score is not None:
             raise CheckpointError("Pooling and LogitScore in one model are not served", path=self._where)
-        max_tokens, lowercases = _read_transformer(self._path / transformer_path)
+        transformer = _read_transformer(self._path / transformer_path)
         prompts = _read_prompts(reader)
         default_prompt = reader.optional_str("default_prompt_name", None)
         if default_prompt is not None and default_prompt not in prompts:
@@ -121,8 +124,9 @@ class _Reader:
             dense=tuple(self._dense),
             normalizes=self._normalizes,
             logit_score=self._logit_score,
-            max_tokens=max_tokens,
-            lowercases=lowercases,
+            max_tokens=transformer.max_tokens,
+            lowercases=transformer.lowercases,
+            template_variables=transformer.template_variables,
             prompts={name: prompt for name, prompt in prompts.items() if prompt},
             prompt_names=frozenset(prompts),
             default_prompt=default_prompt if default_prompt and prompts[default_prompt] else None,
@@ -278,18 +282,35 @@ def _read_logit_score(folder: Path) -> LogitScore:
     )
 
 
-def _read_transformer(folder: Path) -> tuple[int | None, bool]:
-    """max_seq_length and do_lower_case."""
+@dataclass(frozen=True, slots=True)
+class _Transformer:
+    """What sentence_bert_config.json says."""
+
+    max_tokens: int | None = None
+    lowercases: bool = False
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _read_transformer(folder: Path) -> _Transformer:
     for name in TRANSFORMER_FILES:
         file = folder / name
-        if os.path.lexists(file):
-            reader = ConfigReader(read_json_object(file), where=display_path(file))
-            reader.optional_str("transformer_task", None, choices=_TRANSFORMER_TASKS)
-            return (
-                reader.optional_int("max_seq_length", None, minimum=1),
-                reader.optional_bool("do_lower_case", False),
-            )
-    return None, False
+        if not os.path.lexists(file):
+            continue
+        reader = ConfigReader(read_json_object(file), where=display_path(file))
+        reader.optional_str("transformer_task", None, choices=_TRANSFORMER_TASKS)
+        variables: dict[str, Any] = {}
+        if (processing := reader.optional_section("processing_kwargs")) is not None:
+            for key, value in processing.mapping.items():
+                if key != "chat_template" and value:
+                    raise CheckpointError(f"processing_kwargs for {quote(key)} are not served", path=reader.where)
+            if (template := processing.optional_section("chat_template")) is not None:
+                variables = dict(template.mapping)
+        return _Transformer(
+            reader.optional_int("max_seq_length", None, minimum=1),
+            reader.optional_bool("do_lower_case", False),
+            variables,
+        )
+    return _Transformer()
 
 
 def _read_prompts(reader: ConfigReader) -> dict[str, str]:

@@ -14,7 +14,7 @@ from poot.engine.checkpoint.types import Checkpoint
 from poot.engine.text.end_tokens import WELL_KNOWN_END_TOKENS, find_end_tokens
 from poot.engine.text.library import build
 from poot.engine.text.special import SpecialTokens
-from poot.engine.text.tokenizer import TokenizerParts
+from poot.engine.text.tokenizer import PairSurroundings, TokenizerParts
 from poot.engine.text.vocabulary import PieceStyle, Vocabulary
 from poot.errors import CheckpointError
 
@@ -50,6 +50,8 @@ def read_hf_tokenizer(checkpoint: Checkpoint) -> TokenizerParts:
     if checkpoint.tokenizer_json is None:
         raise CheckpointError("there is no tokenizer.json", path=str(checkpoint.path))
     content = _parse(checkpoint.tokenizer_json, where)
+    if checkpoint.sentence is not None and checkpoint.sentence.lowercases:
+        _lowercase(content)
     _add_named_tokens(content, checkpoint.tokenizer_config, where)
     added = _read_added_tokens(content, where)
     special_tokens = build(lambda: SpecialTokens(added.special, added.ordinary), where=where)
@@ -73,6 +75,7 @@ def read_hf_tokenizer(checkpoint: Checkpoint) -> TokenizerParts:
         special_tokens=special_tokens,
         prefix_ids=_overrule(config, "add_bos_token", "bos_token", bos_id, prefix),
         suffix_ids=_overrule(config, "add_eos_token", "eos_token", eos_id, suffix),
+        pair=build(lambda: _pair_surroundings(library), where=where),
         bos_id=bos_id,
         eos_ids=find_end_tokens(named, ids),
         variables=variables,
@@ -87,6 +90,15 @@ def _parse(text: str, where: str) -> dict[str, Any]:
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
         raise CheckpointError("not a tokenizer: there is no object named model", path=where)
     return content
+
+
+def _lowercase(content: dict[str, Any]) -> None:
+    """Lowers texts before all other normalization, as sentence-transformers does for do_lower_case."""
+    normalizer = content.get("normalizer")
+    lowercase = {"type": "Lowercase"}
+    content["normalizer"] = (
+        {"type": "Sequence", "normalizers": [lowercase, normalizer]} if isinstance(normalizer, dict) else lowercase
+    )
 
 
 def _add_named_tokens(content: dict[str, Any], config: Mapping[str, Any], where: str) -> None:
@@ -225,6 +237,35 @@ def _surroundings(library: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple
             if outer[start : start + len(inner)] == inner:
                 return tuple(outer[:start]), tuple(outer[start + len(inner) :])
     raise ValueError("no text has tokens that its post-processor leaves alone")
+
+
+def _pair_surroundings(library: tokenizers.Tokenizer) -> PairSurroundings | None:
+    """What the post-processor puts around two texts; None where it puts the second text first, or mixes them."""
+    for probe in _PROBES:
+        inner = library.encode(probe, add_special_tokens=False).ids
+        outer = library.encode(probe, probe, add_special_tokens=True)
+        if not inner:
+            continue
+        # Which tokens are of the first and the second text: special ones are of none.
+        places = [index for index, sequence in enumerate(outer.sequence_ids) if sequence is not None]
+        size = len(inner)
+        if [outer.ids[place] for place in places] != inner + inner:
+            continue
+        first, second = places[:size], places[size:]
+        if first[-1] - first[0] != size - 1 or second[-1] - second[0] != size - 1 or second[0] < first[-1]:
+            return None
+        before, between, after = slice(0, first[0]), slice(first[-1] + 1, second[0]), slice(second[-1] + 1, None)
+        return PairSurroundings(
+            prefix_ids=tuple(outer.ids[before]),
+            middle_ids=tuple(outer.ids[between]),
+            suffix_ids=tuple(outer.ids[after]),
+            prefix_types=tuple(outer.type_ids[before]),
+            first_type=outer.type_ids[first[0]],
+            middle_types=tuple(outer.type_ids[between]),
+            second_type=outer.type_ids[second[0]],
+            suffix_types=tuple(outer.type_ids[after]),
+        )
+    return None
 
 
 def _overrule(

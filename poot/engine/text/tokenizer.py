@@ -18,6 +18,30 @@ from poot.engine.text.vocabulary import Vocabulary
 from poot.errors import BadRequest, EngineError
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairSurroundings:
+    """What a model expects around two texts that it reads as one: prefix, first, middle, second, suffix.
+
+    Attributes:
+        prefix_types, middle_types, suffix_types: a token type for each of those ids.
+        first_type, second_type: the token type of each text's own tokens.
+    """
+
+    prefix_ids: tuple[int, ...]
+    middle_ids: tuple[int, ...]
+    suffix_ids: tuple[int, ...]
+    prefix_types: tuple[int, ...]
+    first_type: int
+    middle_types: tuple[int, ...]
+    second_type: int
+    suffix_types: tuple[int, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that are no text's."""
+        return len(self.prefix_ids) + len(self.middle_ids) + len(self.suffix_ids)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TokenizerParts:
     """What a source module reads from its file.
@@ -27,6 +51,7 @@ class TokenizerParts:
         vocabulary: what each id stands for.
         special_tokens: the added tokens.
         prefix_ids, suffix_ids: what surrounds one text (BOS, EOS, [CLS], [SEP]).
+        pair: what surrounds two texts, or None where the file does not say.
         bos_id: the beginning-of-sequence token, whether or not it is added; None where the model has none.
         eos_ids: tokens that end a generation.
         variables: bos_token and the like, as chat templates expect them.
@@ -37,6 +62,7 @@ class TokenizerParts:
     special_tokens: SpecialTokens
     prefix_ids: tuple[int, ...] = ()
     suffix_ids: tuple[int, ...] = ()
+    pair: PairSurroundings | None = None
     bos_id: int | None = None
     eos_ids: frozenset[int] = frozenset()
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -48,6 +74,7 @@ class Tokenizer:
     Attributes:
         vocabulary: what each id stands for.
         special_tokens: where special tokens stand in a text.
+        pair: what surrounds two texts that are read as one, or None where the file does not say.
         bos_id: the beginning-of-sequence token, or None.
         eos_ids: tokens that end a generation: end of sequence and end of turn.
         variables: bos_token and the like, for chat templates.
@@ -57,6 +84,7 @@ class Tokenizer:
         self._library = parts.library
         self.vocabulary = parts.vocabulary
         self.special_tokens = parts.special_tokens
+        self.pair = parts.pair
         self.bos_id = parts.bos_id
         self.eos_ids = parts.eos_ids
         self.variables = dict(parts.variables)
@@ -67,6 +95,16 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """How many ids the tokenizer knows; a model's output may be padded beyond it."""
         return len(self.vocabulary)
+
+    @property
+    def prefix_ids(self) -> tuple[int, ...]:
+        """What `encode` with add_special puts before the ids of a text."""
+        return tuple(self._prefix_ids)
+
+    @property
+    def suffix_ids(self) -> tuple[int, ...]:
+        """What `encode` with add_special puts after the ids of a text."""
+        return tuple(self._suffix_ids)
 
     @property
     def adds_bos(self) -> bool:
@@ -112,16 +150,34 @@ class Tokenizer:
             ids.insert(0, self.bos_id)
         return ids
 
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of each of `texts`, nothing around them; all cores work on a batch, with the interpreter free.
+
+        The text of a special token stays text. To mean one, a caller puts `special_tokens.mark` around its own part
+        of a text before it joins that to a client's.
+
+        Raises:
+            BadRequest: a text holds a lone surrogate.
+            EngineError: the model's tokenizer is broken in a way that loading did not show.
+        """
+        for text in texts:
+            refuse_surrogates(text)
+        return self._encode_marked_batch(texts)
+
     def _encode_marked(self, text: str) -> list[int]:
+        (ids,) = self._encode_marked_batch([text])
+        return ids
+
+    def _encode_marked_batch(self, texts: Sequence[str]) -> list[list[int]]:
         # The batch call, unlike the plain one, releases the interpreter lock and keeps no offsets.
         try:
-            (encoding,) = self._library.encode_batch_fast([text], add_special_tokens=False)
+            encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
         except BaseException as error:
             if not is_library_failure(error):
                 raise
             # Loading cannot find every flaw of a file: a model without the unknown token it needs fails only here.
             raise EngineError("the model's tokenizer failed on this text") from error
-        return list(encoding.ids)
+        return [encoding.ids for encoding in encodings]
 
     def check_ids(self, ids: Iterable[int], *, param: str) -> None:
         """Refuses token ids of a client that this vocabulary does not have.
