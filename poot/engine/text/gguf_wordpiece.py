@@ -9,7 +9,7 @@ from poot.engine.checkpoint.types import Checkpoint
 from poot.engine.text.gguf_vocabulary import KEY, GgufVocabulary, TokenType, read_gguf_vocabulary
 from poot.engine.text.library import add_tokens, build, library_vocabulary
 from poot.engine.text.special import NAME_START, SpecialTokens
-from poot.engine.text.tokenizer import TokenizerParts
+from poot.engine.text.tokenizer import PairSurroundings, TokenizerParts
 from poot.engine.text.vocabulary import WORD_START, PieceStyle, Vocabulary
 from poot.errors import CheckpointError
 
@@ -21,7 +21,9 @@ MAX_WORD_CHARACTERS = 100
 
 
 def read_gguf_wordpiece(checkpoint: Checkpoint) -> TokenizerParts:
-    """A WordPiece tokenizer from GGUF metadata: [CLS] text [SEP].
+    """A WordPiece tokenizer from GGUF metadata: [CLS] text [SEP], and [CLS] first [SEP] second [SEP] for a pair.
+
+    The second text and the [SEP] after it have token type 1, as BERT was trained; llama.cpp knows type 0 alone.
 
     Raises:
         CheckpointError: the vocabulary is malformed or names no unknown token.
@@ -32,6 +34,7 @@ def read_gguf_wordpiece(checkpoint: Checkpoint) -> TokenizerParts:
     library = build(lambda: _build_library(vocabulary, special_tokens), where=where)
     bos_id = vocabulary.special_id("bos", DEFAULT_IDS["bos"])
     separator_id = vocabulary.special_id("seperator", DEFAULT_IDS["seperator"])
+    prefix, suffix = vocabulary.added("bos", True, bos_id), vocabulary.added("sep", True, separator_id)
     return TokenizerParts(
         library=library,
         vocabulary=Vocabulary(
@@ -41,8 +44,18 @@ def read_gguf_wordpiece(checkpoint: Checkpoint) -> TokenizerParts:
             literal_ids=vocabulary.user_defined.values(),
         ),
         special_tokens=special_tokens,
-        prefix_ids=vocabulary.added("bos", True, bos_id),
-        suffix_ids=vocabulary.added("sep", True, separator_id),
+        prefix_ids=prefix,
+        suffix_ids=suffix,
+        pair=PairSurroundings(
+            prefix_ids=prefix,
+            middle_ids=suffix,
+            suffix_ids=suffix,
+            prefix_types=(0,) * len(prefix),
+            first_type=0,
+            middle_types=(0,) * len(suffix),
+            second_type=1,
+            suffix_types=(1,) * len(suffix),
+        ),
         bos_id=bos_id,
         variables=vocabulary.variables(**DEFAULT_IDS),
     )
