@@ -11,13 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from poot.devices.formats import Format
+from poot.devices.penalties import LogitEdits
+
+if TYPE_CHECKING:  # it builds on this file
+    from poot.devices.encode import EncodeBucket, EncodeForward, EncodeProgram
 
 # Positions per KV block. vLLM and SGLang's paged kernels use 16 as well; smaller blocks share more of a prefix and
 # cost longer block tables.
@@ -64,6 +69,7 @@ class SamplingBatch:
         position: position of the token to be drawn, the counter of its random number.
         banned: token ids that may not be drawn, for each sample (the stop ids below min_tokens).
         num_logprobs: how many top log-probabilities to report, None for none at all, for each sample.
+        edits: bias and penalties of each sample, None where it has none; empty where no sample has any.
     """
 
     temperature: FloatArray
@@ -75,6 +81,7 @@ class SamplingBatch:
     position: IntArray
     banned: tuple[tuple[int, ...], ...]
     num_logprobs: tuple[int | None, ...]
+    edits: tuple[LogitEdits | None, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,6 +181,16 @@ class RopeTable:
     interleaved: bool
 
 
+class Activation(Enum):
+    """An element-wise function. GELU is by the error function, GELU_TANH its usual approximation."""
+
+    GELU = "gelu"
+    GELU_TANH = "gelu_tanh"
+    RELU = "relu"
+    SILU = "silu"
+    TANH = "tanh"
+
+
 class Linear(Protocol):
     """A prepared linear map, opaque to model code. Several weights with the same input may be fused in one."""
 
@@ -246,6 +263,50 @@ class Ops(Protocol):
     def gather(self, x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
         """Rows of x at `indices`, `[num_samples, features]`."""
 
+    def text_attention(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *,
+        scale: float,
+        reach: tuple[int | None, int | None],
+        softcap: float | None = None,
+        distance_bias: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Attention within each text of an encode pass; no KV pool is read or written.
+
+        Args:
+            query: `[num_tokens, num_heads, head_dim]`; key, value: `[num_tokens, num_kv_heads, head_dim]`; may be
+                strided views of one tensor.
+            reach: how many positions (before, after) its own a token sees, None for all: (None, None) in an encoder,
+                (None, 0) in a decoder, (window - 1, 0) in one with a sliding window.
+            softcap: bends scores as in `attention`.
+            distance_bias: f32 `[num_heads, 2 * R + 1]`, added to scores: entry R + d at a key d positions after the
+                query, d being cut to -R to R.
+
+        Returns:
+            `[num_tokens, num_heads * head_dim]`.
+        """
+
+    def pool(self, x: torch.Tensor) -> torch.Tensor:
+        """One vector a text of an encode pass, `[num_texts, features]`, from x `[num_tokens, features]`.
+
+        By each text's pooling: the mean of its tokens from its pool start on, its first token or its last.
+        """
+
+    def activate(self, x: torch.Tensor, kind: Activation) -> torch.Tensor:
+        """The activation of every element; may reuse the memory of x."""
+
+    def linear_activated(self, weight: Linear, x: torch.Tensor, kind: Activation) -> torch.Tensor:
+        """`activate(linear(weight, x), kind)`, as one operation where the device has it."""
+
+    def linear_added(self, weight: Linear, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """`linear(weight, x) + residual`, as one operation where the device has it; may reuse residual's memory."""
+
+    def gated_gelu(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """`gelu(gate) * up`, gelu by the error function, of `[num_tokens, 2 * n]` laid out gate first."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepTensors:
@@ -295,8 +356,20 @@ class Device(Protocol):
 
     def memory(self) -> MemoryBudget: ...
 
-    def linear(self, weights: Sequence[Weight], bias: Sequence[torch.Tensor | None] | None = None) -> Linear:
-        """Prepares `weights`, stacked along out_features, as one linear map. `bias` has one entry a weight."""
+    def linear(
+        self,
+        weights: Sequence[Weight],
+        bias: Sequence[torch.Tensor | None] | None = None,
+        *,
+        for_texts: bool = False,
+    ) -> Linear:
+        """Prepares `weights`, stacked along out_features, as one linear map.
+
+        Args:
+            bias: one entry a weight.
+            for_texts: the map serves encode passes, many tokens at a time: the device may lay dense weights out anew
+                for them, in memory of its own.
+        """
 
     def embedding(self, weight: Weight) -> Embedding: ...
 
@@ -322,6 +395,12 @@ class Device(Protocol):
 
     def record(self, forward: Forward, bucket: Bucket) -> Program:
         """Prepares `forward` for steps of up to `bucket`. Called before serving, after `allocate_kv`."""
+
+    def encode_bytes(self, bucket: EncodeBucket, *, spec_sizes: Mapping[str, int]) -> int:
+        """An upper bound of one encode pass's working memory; `spec_sizes` as in `step_bytes`."""
+
+    def record_encode(self, forward: EncodeForward, bucket: EncodeBucket) -> EncodeProgram:
+        """Prepares `forward` for passes of up to `bucket`. Called before serving; needs no KV pool."""
 
     def statistics(self) -> dict[str, Any]:
         """Figures for /metrics and /health, such as the kernels in use."""

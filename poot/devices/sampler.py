@@ -1,9 +1,11 @@
-"""Logits to tokens: temperature, top-k, top-p, min-p, and one draw, row by row.
+"""Logits to tokens: bias and penalties, temperature, top-k, top-p, min-p, and one draw, row by row.
 
 Each row is worked on alone, in numpy, with one random number of its own (`poot.devices.philox`). So a token depends on
 the row's logits, its parameters and (seed, choice, position), and on nothing else in the batch.
 
-The filters apply one after the other, each to what the one before left, renormalised:
+Bias and penalties (`poot.devices.penalties`) come first, on a copy of the row: log-probabilities are of the model's
+own distribution. Then banned tokens are taken out. The filters apply one after the other, each to what the one before
+left, renormalised:
 
     temperature   logits / temperature; 0 takes the largest logit, the lowest id of equals
     top-k         the k most likely tokens, exactly; of equals the lower ids
@@ -23,6 +25,7 @@ import torch
 
 from poot.devices.base import FloatArray, LongArray, SampleLogprobs, SamplingBatch, StepResult
 from poot.devices.filters import heaviest, invert, most_likely
+from poot.devices.penalties import apply_edits
 from poot.devices.philox import uniform
 
 
@@ -43,9 +46,12 @@ def sample(logits: torch.Tensor, batch: SamplingBatch) -> StepResult:
     for index, row in enumerate(rows):
         num_logprobs = batch.num_logprobs[index]
         banned = batch.banned[index]
+        edits = batch.edits[index] if batch.edits else None
         allowed = row
-        if banned:
+        if banned or edits is not None:
             allowed = row.copy()
+            if edits is not None:
+                apply_edits(allowed, edits)
             allowed[list(banned)] = -np.inf
         best = int(allowed.argmax())  # the first of equals; of NaNs the first
         if not np.isfinite(allowed[best]):

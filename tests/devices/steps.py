@@ -28,6 +28,7 @@ def sampling(num_samples: int, **changes: Any) -> SamplingBatch:
         position=column("position", 0, np.int32),
         banned=changes.pop("banned", ((),) * num_samples),
         num_logprobs=changes.pop("num_logprobs", (None,) * num_samples),
+        edits=changes.pop("edits", ()),
     )
     assert not changes, changes
     return batch
