@@ -6,13 +6,19 @@ from poot.engine.checkpoint.fields import quote
 from poot.engine.checkpoint.types import Checkpoint, FileFormat
 from poot.engine.text.gguf_bpe import read_gguf_bpe
 from poot.engine.text.gguf_spm import read_gguf_spm
+from poot.engine.text.gguf_unigram import read_gguf_unigram
 from poot.engine.text.gguf_vocabulary import KEY
 from poot.engine.text.gguf_wordpiece import read_gguf_wordpiece
 from poot.engine.text.hf import read_hf_tokenizer
 from poot.engine.text.tokenizer import Tokenizer
 from poot.errors import CheckpointError
 
-_GGUF_READERS = {"gpt2": read_gguf_bpe, "llama": read_gguf_spm, "bert": read_gguf_wordpiece}
+_GGUF_READERS = {
+    "gpt2": read_gguf_bpe,
+    "llama": read_gguf_spm,
+    "bert": read_gguf_wordpiece,
+    "t5": read_gguf_unigram,
+}
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Tokenizer:

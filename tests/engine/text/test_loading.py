@@ -12,10 +12,10 @@ from poot.errors import CheckpointError
 from tests.engine.text.makers import CORPUS, byte_level_metadata, gguf_checkpoint, hub_checkpoint, train_byte_level
 
 
-@pytest.mark.parametrize("kind", ["t5", "rwkv", None, 5, ["gpt2"]])
+@pytest.mark.parametrize("kind", ["plamo2", "rwkv", None, 5, ["gpt2"]])
 def test_an_unknown_kind_of_gguf_vocabulary_is_refused_by_name(kind: object) -> None:
     with pytest.raises(
-        CheckpointError, match=r"tokenizer.ggml.model .* is not supported; poot knows bert, gpt2, llama"
+        CheckpointError, match=r"tokenizer.ggml.model .* is not supported; poot knows bert, gpt2, llama, t5"
     ):
         load_tokenizer(gguf_checkpoint({"model": kind}))
 
