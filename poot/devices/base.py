@@ -84,6 +84,21 @@ class SamplingBatch:
     edits: tuple[LogitEdits | None, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ScoredTokens:
+    """Tokens whose next token is known, and is to be given a log-probability: those of an echoed prompt.
+
+    Attributes:
+        indices: int64 `[num_scored]`: tokens of the step.
+        token_ids: the next token of each.
+        num_logprobs: top log-probabilities to report beside it, for each.
+    """
+
+    indices: LongArray
+    token_ids: tuple[int, ...]
+    num_logprobs: tuple[int, ...]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
     """Every value that changes from step to step.
@@ -100,6 +115,7 @@ class Step:
         block_tables: int32 `[num_rows, max_blocks]`; entries past a row's last block are 0 and never read.
         sample_indices: int64 `[num_samples]`: tokens whose logits are drawn from, in row order.
         sampling: parameters of those samples.
+        scored: further tokens whose logits are looked at, of any number, or None.
     """
 
     token_ids: LongArray
@@ -110,6 +126,7 @@ class Step:
     block_tables: IntArray
     sample_indices: LongArray
     sampling: SamplingBatch
+    scored: ScoredTokens | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -138,11 +155,13 @@ class StepResult:
     Attributes:
         failed: samples (indices into `token_ids`) whose logits hold a NaN or an infinity, or of which every token is
             banned. Their token id is 0 and means nothing; only their own sequences fail.
+        scores: of the step's scored tokens, `[num_scored]`.
     """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[SampleLogprobs | None, ...]
     failed: frozenset[int] = frozenset()
+    scores: tuple[SampleLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -309,12 +328,30 @@ class Ops(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Scoring:
+    """Logits of more tokens than a program's buffers hold, taken a few at a time.
+
+    Attributes:
+        slices: int64 tensors of indices into the step's tokens, none longer than the program's num_rows.
+        take: is given the logits of each slice, f32 `[len(slice), vocab_size]`, in order, and is done with them when it
+            returns.
+    """
+
+    slices: tuple[torch.Tensor, ...]
+    take: Callable[[torch.Tensor], None]
+
+
+@dataclass(frozen=True, slots=True)
 class StepTensors:
-    """What model code sees of a step: device tensors, `[num_tokens]` and `[num_samples]`."""
+    """What model code sees of a step: device tensors, `[num_tokens]` and `[num_samples]`.
+
+    `scoring` names tokens whose logits are wanted beside the samples', before them.
+    """
 
     token_ids: torch.Tensor
     positions: torch.Tensor
     sample_indices: torch.Tensor
+    scoring: Scoring | None = None
 
 
 # The engine's model code: logits f32 `[num_samples, vocab_size]` of one step.

@@ -23,7 +23,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from poot.devices.base import FloatArray, LongArray, SampleLogprobs, SamplingBatch, StepResult
+from poot.devices.base import (
+    FloatArray,
+    LongArray,
+    SampleLogprobs,
+    SamplingBatch,
+    ScoredTokens,
+    Scoring,
+    StepResult,
+)
 from poot.devices.filters import heaviest, invert, most_likely
 from poot.devices.penalties import apply_edits
 from poot.devices.philox import uniform
@@ -91,6 +99,23 @@ def _draw(logits: FloatArray, best: int, batch: SamplingBatch, index: int) -> in
         weights = weights[chosen]
     drawn = invert(weights, point)
     return drawn if kept is None else int(kept[drawn])
+
+
+class Scorer:
+    """Log-probabilities of known next tokens, from logits that come a slice at a time."""
+
+    def __init__(self, scored: ScoredTokens) -> None:
+        self._scored = scored
+        self.scores: list[SampleLogprobs] = []
+
+    def scoring(self, slice_size: int) -> Scoring:
+        """What model code needs to bring the logits."""
+        return Scoring(torch.from_numpy(self._scored.indices).split(slice_size), self._take)
+
+    def _take(self, logits: torch.Tensor) -> None:
+        for row in logits:
+            index = len(self.scores)
+            self.scores.append(_logprobs(row, self._scored.token_ids[index], self._scored.num_logprobs[index]))
 
 
 def _logprobs(logits: torch.Tensor, token: int, count: int) -> SampleLogprobs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -32,7 +32,7 @@ from poot.devices.kernels.native import load_native
 from poot.devices.memory import cpu_memory
 from poot.devices.packed import PackedEmbedding, PackedLinear, Segment, pack_embedding, pack_linear
 from poot.devices.processor import num_threads, processor_name
-from poot.devices.sampler import sample
+from poot.devices.sampler import Scorer, sample
 from poot.devices.workspace import Workspace
 
 logger = logging.getLogger("poot.devices")
@@ -189,12 +189,15 @@ class _CpuProgram:
     def launch(self, step: Step) -> _Done:
         assert step.num_tokens <= self.bucket.num_tokens, (step.num_tokens, self.bucket)
         assert step.num_rows <= self.bucket.num_rows, (step.num_rows, self.bucket)
+        scorer = None if step.scored is None else Scorer(step.scored)
         with torch.inference_mode():
             self.ops.begin(prepare(step, self.max_kernel_queries))
             tensors = StepTensors(
                 token_ids=as_tensor(step.token_ids, np.int64),
                 positions=as_tensor(step.positions, np.int64),
                 sample_indices=as_tensor(step.sample_indices, np.int64),
+                scoring=None if scorer is None else scorer.scoring(self.bucket.num_rows),
             )
             logits = self.forward(self.ops, tensors)
-            return _Done(sample(logits, step.sampling))
+            result = sample(logits, step.sampling)
+            return _Done(result if scorer is None else replace(result, scores=tuple(scorer.scores)))

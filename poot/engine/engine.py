@@ -33,7 +33,7 @@ from poot.engine.sequence import (
     Opened,
     Sequence,
 )
-from poot.engine.step import build_step
+from poot.engine.step import build_step, prompt_scores
 from poot.engine.text import ChatTemplate, Tokenizer
 from poot.errors import Draining
 from poot.metrics import Metrics
@@ -145,17 +145,17 @@ class Engine:
             raise Draining("the server is shutting down and takes no new requests")
         num_prompt_tokens = len(request.prompt_ids)
         assert 1 <= num_prompt_tokens < self.model.max_seq
-        max_total_tokens = min(num_prompt_tokens + request.max_tokens, self.model.max_seq)
-        # Room for every event the sequence can cause (Opened, one Delta a token and one to flush, the end), so that
-        # the device task never waits for a slow consumer. An event is small; max_seq bounds their number.
-        send, receive = anyio.create_memory_object_stream[Event](max_total_tokens - num_prompt_tokens + 4)
+        max_total_tokens = min(num_prompt_tokens + max(1, request.max_tokens), self.model.max_seq)
+        # Room for every event the sequence can cause (Opened, PromptScored, one Delta a token and one to flush, an end), so
+        # that the device task never waits for a slow consumer. An event is small; max_seq bounds their number.
+        send, receive = anyio.create_memory_object_stream[Event](max_total_tokens - num_prompt_tokens + 5)
         generation = Generation(
             sequence=Sequence(
                 request=request,
                 token_ids=list(request.prompt_ids),
                 num_prompt_tokens=num_prompt_tokens,
                 max_total_tokens=max_total_tokens,
-                stop_ids=self.tokenizer.eos_ids,
+                stop_ids=request.stop_ids(self.tokenizer.eos_ids),
             ),
             tokenizer=self.tokenizer,
             send=send,
@@ -231,6 +231,11 @@ class Engine:
         return self._program.launch(build_step(plan, max_blocks=self._max_blocks)).tokens()
 
     def _deliver(self, plan: StepPlan, result: StepResult, now: float) -> None:
+        for sequence, first, scores in prompt_scores(plan, result.scores):
+            generation = self._generations[sequence]
+            if not generation.is_over:
+                for event in generation.accept_prompt(first, scores):
+                    generation.send.send_nowait(event)
         sampled = (chunk.sequence for chunk in plan.chunks if chunk.samples)
         drawn = zip(sampled, result.token_ids, result.logprobs, strict=True)
         for sample, (sequence, token_id, logprobs) in enumerate(drawn):

@@ -7,12 +7,23 @@ Detokenizing, stop strings and log-probabilities of one sequence meet here. Sync
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
 from anyio.streams.memory import MemoryObjectSendStream
 
 from poot.devices.base import SampleLogprobs
-from poot.engine.sequence import Delta, Event, Finished, FinishReason, Sequence, Timings, TokenLogprob
+from poot.engine.sequence import (
+    Delta,
+    Event,
+    Finished,
+    FinishReason,
+    PromptScored,
+    Sequence,
+    Timings,
+    TokenLogprob,
+)
 from poot.engine.text import Detokenizer, StopMatcher, Tokenizer
 
 
@@ -51,16 +62,28 @@ class Generation:
     num_sent_chars: int = 0
     _unsent: deque[tuple[int, int, TokenLogprob]] = field(default_factory=deque)
     is_over: bool = False
+    cumulative_logprob: float | None = None
+    _token_bytes: Callable[[int], bytes] = field(init=False)
+    _prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.detokenizer = self.tokenizer.detokenizer()
-        self.stop_matcher = StopMatcher(self.sequence.request.stop)
+        request = self.sequence.request
+        self.detokenizer = self.tokenizer.detokenizer(skips_special=request.skips_special)
+        self.stop_matcher = StopMatcher(request.stop, includes_stop=request.includes_stop)
+        vocabulary = self.tokenizer.vocabulary
+        self._token_bytes = vocabulary.token_bytes if request.skips_special else vocabulary.shown_bytes
 
     def accept(self, token_id: int, logprobs: SampleLogprobs | None) -> list[Event]:
         """Events of the newest token, which the sequence already holds; the last one is `Finished` if it ends here."""
         sequence = self.sequence
-        if token_id in sequence.stop_ids and not sequence.request.ignore_eos:
-            return self._end("", (), FinishReason.STOP)
+        request = sequence.request
+        if request.max_tokens == 0:  # drawn because a step with a prompt's end in it draws; nobody asked for it
+            return self._last_events("", (), FinishReason.LENGTH)
+        if logprobs is not None:
+            self.cumulative_logprob = (self.cumulative_logprob or 0.0) + logprobs.logprob
+        is_last = token_id in sequence.stop_ids
+        if is_last and not request.includes_stop:
+            return self._end("", (token_id,), FinishReason.STOP)
         piece = self.detokenizer.push(token_id)
         start = self.num_decoded_chars
         self.num_decoded_chars += len(piece)
@@ -71,10 +94,24 @@ class Generation:
         text, is_stopped = self.stop_matcher.push(piece)
         if is_stopped:
             return self._last_events(text, (token_id,), FinishReason.STOP)
+        if is_last:
+            return self._end(text, (token_id,), FinishReason.STOP)
         if len(sequence.token_ids) >= sequence.max_total_tokens:
             return self._end(text, (token_id,), FinishReason.LENGTH)
         self.num_sent_chars += len(text)
         return [Delta(text, (token_id,), self._take_logprobs())]
+
+    def accept_prompt(self, first: int, scores: SequenceOf[SampleLogprobs]) -> list[Event]:
+        """Takes the log-probabilities of the prompt's tokens from position `first` on, in order of position.
+
+        The last of them bring the event with all.
+        """
+        prompt_ids = self.sequence.request.prompt_ids
+        ids = prompt_ids[first : first + len(scores)]
+        self._prompt_logprobs += [self._token_logprob(*pair) for pair in zip(ids, scores, strict=True)]
+        if first + len(scores) < len(prompt_ids):
+            return []
+        return [PromptScored(tuple(self._prompt_logprobs))]
 
     def _end(self, text: str, token_ids: tuple[int, ...], reason: FinishReason) -> list[Event]:
         """The last events of a sequence that no stop string has ended yet: what is still held goes out with `text`."""
@@ -89,8 +126,13 @@ class Generation:
         self.num_sent_chars += len(text)
         logprobs = self._take_logprobs(everything_before_cut=True)
         self.is_over = True
+        sequence = self.sequence
         finished = Finished(
-            reason, self.sequence.num_prompt_tokens, self.sequence.num_generated_tokens, self.clock.timings()
+            reason,
+            sequence.num_prompt_tokens,
+            min(sequence.num_generated_tokens, sequence.request.max_tokens),
+            self.clock.timings(),
+            self.cumulative_logprob,
         )
         return [Delta(text, token_ids, logprobs), finished] if text or token_ids or logprobs else [finished]
 
@@ -107,7 +149,7 @@ class Generation:
         return tuple(taken)
 
     def _token_logprob(self, token_id: int, logprobs: SampleLogprobs) -> TokenLogprob:
-        token_bytes = self.tokenizer.token_bytes
+        token_bytes = self._token_bytes
         return TokenLogprob(
             token_id,
             token_bytes(token_id),

@@ -5,8 +5,11 @@ A sequence is one generation in flight; a request with n choices opens n of them
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
+
+from poot.engine.sampling.token_counts import TokenCounts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,6 +23,9 @@ class SamplingParams:
         min_p: 0 is off.
         seed: 64-bit seed; the edge draws one where the request names none.
         num_logprobs: top log-probabilities to report with each token; 0 is the drawn token's own only, None is none.
+        logit_bias: (token id, what is added to its logit), each id once.
+        presence_penalty, frequency_penalty: 0 is off; over generated tokens.
+        repetition_penalty: 1 is off; over prompt and generated tokens.
     """
 
     temperature: float = 1.0
@@ -28,6 +34,15 @@ class SamplingParams:
     min_p: float = 0.0
     seed: int = 0
     num_logprobs: int | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether what was drawn before changes what is drawn next, beside the model."""
+        return self.presence_penalty != 0 or self.frequency_penalty != 0 or self.repetition_penalty != 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,11 +51,15 @@ class GenerationRequest:
 
     Attributes:
         prompt_ids: at least one token id, at most max_seq - 1.
-        max_tokens: most tokens to generate, at least 1; cut by the engine to what max_seq leaves.
+        max_tokens: most tokens to generate; cut by the engine to what max_seq leaves. 0 computes the prompt alone.
         min_tokens: stop ids cannot be drawn before this many tokens.
         stop: strings that end the text; neither they nor anything after them is sent.
         ignore_eos: go on past the model's end-of-sequence ids.
         choice: index of the choice within its request.
+        stop_token_ids: tokens that end the text beside the model's own, also with ignore_eos.
+        includes_stop: send the stop string, or the text of the token, that ended the text.
+        skips_special: special tokens have no text.
+        num_prompt_logprobs: as num_logprobs, for the tokens of the prompt.
     """
 
     prompt_ids: tuple[int, ...]
@@ -50,6 +69,14 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     choice: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+    includes_stop: bool = False
+    skips_special: bool = True
+    num_prompt_logprobs: int | None = None
+
+    def stop_ids(self, eos_ids: AbstractSet[int]) -> frozenset[int]:
+        """Every token that ends this sequence, `eos_ids` being the model's own."""
+        return self.stop_token_ids if self.ignore_eos else self.stop_token_ids | eos_ids
 
 
 class FinishReason(Enum):
@@ -59,7 +86,7 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One generated token with its log-probabilities, as text pieces and raw bytes.
+    """One token with its log-probabilities, as text pieces and raw bytes.
 
     `token_bytes` are the token's own bytes, which need not be whole characters. `top` holds
     (token id, bytes, logprob), most likely first.
@@ -77,8 +104,15 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptScored:
+    """The log-probabilities of the prompt's tokens from the second on; comes before the first `Delta`."""
+
+    logprobs: tuple[TokenLogprob, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
-    """Text that may be sent, after the stop strings had their say.
+    """Text that may be sent, after the stop strings had their say. Every generated token is in one delta.
 
     Text may be empty while a character or a stop string is incomplete; `logprobs` lists the tokens whose text is
     complete with this delta (empty where none were asked for).
@@ -100,12 +134,22 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last event of a sequence that ran to its end."""
+    """The last event of a sequence that ran to its end.
+
+    Attributes:
+        cumulative_logprob: sum over all generated tokens, None where no log-probabilities were asked for.
+        num_cached_tokens: tokens of the prompt whose keys and values were there already.
+        num_drafted_tokens, num_accepted_tokens: proposed by speculation, and taken of those.
+    """
 
     reason: FinishReason
     num_prompt_tokens: int
     num_generated_tokens: int
     timings: Timings
+    cumulative_logprob: float | None = None
+    num_cached_tokens: int = 0
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +163,7 @@ class Failed:
     draining: bool
 
 
-Event = Opened | Delta | Finished | Failed
+Event = Opened | PromptScored | Delta | Finished | Failed
 
 
 class SequenceState(Enum):
@@ -139,6 +183,7 @@ class Sequence:
         max_total_tokens: prompt plus the most this sequence may generate.
         row: the row it holds while running.
         block_table: its KV blocks, in order of position.
+        counts: what the penalties go by; None until a step needs it.
     """
 
     request: GenerationRequest
@@ -150,6 +195,7 @@ class Sequence:
     state: SequenceState = SequenceState.WAITING
     row: int | None = None
     block_table: list[int] = field(default_factory=list)
+    counts: TokenCounts | None = None
 
     @property
     def num_generated_tokens(self) -> int:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from poot.devices.base import KV_BLOCK_SIZE, SamplingBatch, Step
-from poot.engine.scheduler import StepPlan
+from poot.devices.base import KV_BLOCK_SIZE, IntArray, SampleLogprobs, SamplingBatch, ScoredTokens, Step
+from poot.devices.penalties import LogitEdits
+from poot.engine.sampling.token_counts import TokenCounts
+from poot.engine.scheduler import Chunk, StepPlan
+from poot.engine.sequence import SamplingParams, Sequence
 
 
 def build_step(plan: StepPlan, *, max_blocks: int) -> Step:
@@ -38,7 +43,44 @@ def build_step(plan: StepPlan, *, max_blocks: int) -> Step:
         block_tables=block_tables,
         sample_indices=query_starts[1:][sampled].astype(np.int64) - 1,
         sampling=_sampling_batch(plan),
+        scored=_scored_tokens(plan, query_starts),
     )
+
+
+def _num_scored(chunk: Chunk) -> int:
+    """Tokens of a chunk whose next one is the prompt's, where the prompt's log-probabilities are asked for."""
+    if chunk.sequence.request.num_prompt_logprobs is None:
+        return 0
+    return max(0, min(chunk.num_tokens, chunk.sequence.num_prompt_tokens - 1 - chunk.start))
+
+
+def _scored_tokens(plan: StepPlan, query_starts: IntArray) -> ScoredTokens | None:
+    indices: list[int] = []
+    token_ids: list[int] = []
+    num_logprobs: list[int] = []
+    for row, chunk in enumerate(plan.chunks):
+        if count := _num_scored(chunk):
+            first = int(query_starts[row])
+            indices += range(first, first + count)
+            token_ids += chunk.sequence.token_ids[chunk.start + 1 : chunk.start + 1 + count]
+            num_logprobs += [chunk.sequence.request.num_prompt_logprobs or 0] * count
+    if not indices:
+        return None
+    return ScoredTokens(np.array(indices, np.int64), tuple(token_ids), tuple(num_logprobs))
+
+
+def prompt_scores(
+    plan: StepPlan, scores: tuple[SampleLogprobs, ...]
+) -> Iterator[tuple[Sequence, int, tuple[SampleLogprobs, ...]]]:
+    """A step's `scores`, split by sequence: (sequence, position of the first scored token, its scores)."""
+    if not scores:
+        return
+    done = 0
+    for chunk in plan.chunks:
+        if count := _num_scored(chunk):
+            yield chunk.sequence, chunk.start + 1, scores[done : done + count]
+            done += count
+    assert done == len(scores)
 
 
 def _sampling_batch(plan: StepPlan) -> SamplingBatch:
@@ -56,6 +98,39 @@ def _sampling_batch(plan: StepPlan) -> SamplingBatch:
             tuple(sorted(s.stop_ids)) if s.num_generated_tokens < s.request.min_tokens else () for s in sequences
         ),
         num_logprobs=tuple(p.num_logprobs for p in params),
+        edits=tuple(_logit_edits(s) for s in sequences) if any(map(_is_edited, params)) else (),
+    )
+
+
+_NO_IDS = np.empty(0, np.int64)
+_NO_VALUES = np.empty(0, np.float32)
+
+
+def _is_edited(params: SamplingParams) -> bool:
+    return params.has_penalties or bool(params.logit_bias)
+
+
+def _logit_edits(sequence: Sequence) -> LogitEdits | None:
+    """Bias and penalties for the next token of `sequence`; brings its counts up to the tokens it holds."""
+    params = sequence.request.sampling
+    if not _is_edited(params):
+        return None
+    token_ids, counts = _NO_IDS, _NO_VALUES
+    if params.has_penalties:
+        held = sequence.counts
+        if held is None:
+            prompt_ids = sequence.token_ids[: sequence.num_prompt_tokens]
+            held = sequence.counts = TokenCounts(prompt_ids, sequence.max_total_tokens - sequence.num_prompt_tokens)
+        held.extend(sequence.token_ids[held.num_tokens :])
+        token_ids, counts = held.arrays()
+    return LogitEdits(
+        bias_ids=np.array([token_id for token_id, _ in params.logit_bias], np.int64),
+        bias=np.array([bias for _, bias in params.logit_bias], np.float32),
+        token_ids=token_ids,
+        counts=counts,
+        presence=params.presence_penalty,
+        frequency=params.frequency_penalty,
+        repetition=params.repetition_penalty,
     )
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 from hypothesis import given
@@ -16,30 +18,26 @@ from poot.engine.sequence import (
     SamplingParams,
     Sequence,
 )
-from tests.fakes.tokenizer import EOS_ID, byte_tokenizer
+from tests.fakes.tokenizer import EOS_ID, SPECIAL, byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
+USER_ID = SPECIAL["<|user|>"]
 
 
-def generate(
-    token_ids: list[int], *, stop: tuple[str, ...] = (), max_tokens: int = 1000, ignore_eos: bool = False
-) -> list[Event]:
+def generate(token_ids: list[int], *, stop: tuple[str, ...] = (), max_tokens: int = 1000, **fields: Any) -> list[Event]:
     """Events of a sequence that draws `token_ids`, up to where it ends."""
     send, receive = anyio.create_memory_object_stream[Event](1)
     send.close()
     receive.close()
+    request = GenerationRequest(
+        prompt_ids=(1,), sampling=SamplingParams(num_logprobs=0), max_tokens=max_tokens, stop=stop, **fields
+    )
     sequence = Sequence(
-        request=GenerationRequest(
-            prompt_ids=(1,),
-            sampling=SamplingParams(num_logprobs=0),
-            max_tokens=max_tokens,
-            stop=stop,
-            ignore_eos=ignore_eos,
-        ),
+        request=request,
         token_ids=[1],
         num_prompt_tokens=1,
         max_total_tokens=1 + max_tokens,
-        stop_ids=frozenset({EOS_ID}),
+        stop_ids=request.stop_ids({EOS_ID}),
     )
     generation = Generation(sequence=sequence, tokenizer=TOKENIZER, send=send, clock=Clock(0.0))
     events: list[Event] = []
@@ -49,6 +47,10 @@ def generate(
         if generation.is_over:
             break
     return events
+
+
+def ids_of(events: list[Event]) -> list[int]:
+    return [token_id for event in events if isinstance(event, Delta) for token_id in event.token_ids]
 
 
 def text_of(events: list[Event]) -> str:
@@ -71,6 +73,8 @@ def test_an_end_token_is_counted_and_never_sent() -> None:
     assert text_of(events) == "ab"
     assert end_of(events).reason is FinishReason.STOP
     assert end_of(events).num_generated_tokens == 3
+    assert ids_of(events) == [*b"ab", EOS_ID]
+    assert reported(events) == b"ab"
 
 
 def test_with_ignore_eos_the_end_token_adds_no_text_and_generation_goes_on() -> None:
@@ -134,5 +138,46 @@ def test_the_text_is_cut_before_the_stop_string_that_begins_first(text: str, sto
 @pytest.mark.parametrize("stop", [(), ("zz",)])
 def test_every_token_is_in_one_delta(stop: tuple[str, ...]) -> None:
     events = generate(list(b"hello"), stop=stop, max_tokens=5)
-    ids = [token_id for event in events if isinstance(event, Delta) for token_id in event.token_ids]
-    assert ids == list(b"hello")
+    assert ids_of(events) == list(b"hello")
+
+
+def test_a_stop_token_ends_the_text_also_with_ignore_eos() -> None:
+    for ignore_eos in (False, True):
+        events = generate(list(b"one two"), stop_token_ids=frozenset({ord(" ")}), ignore_eos=ignore_eos)
+        assert text_of(events) == "one"
+        assert end_of(events).reason is FinishReason.STOP
+        assert ids_of(events) == list(b"one ")
+    assert text_of(generate([EOS_ID, 98, 99], stop_token_ids=frozenset({99}), ignore_eos=True)) == "b"
+
+
+def test_a_stop_that_is_included_is_the_end_of_the_text() -> None:
+    cut = generate(list(b"one two"), stop=(" t",), includes_stop=True)
+    assert text_of(cut) == "one t"
+    assert reported(cut) == b"one t"
+    by_token = generate(list(b"one two"), stop_token_ids=frozenset({ord("t")}), includes_stop=True)
+    assert text_of(by_token) == "one t"
+    assert reported(by_token) == b"one t"
+    assert end_of(by_token).reason is FinishReason.STOP
+
+
+def test_special_tokens_have_their_names_where_they_are_not_skipped() -> None:
+    drawn = [97, USER_ID, 98, EOS_ID]
+    assert text_of(generate(drawn)) == "ab"
+    assert text_of(generate(drawn, skips_special=False)) == "a<|user|>b"
+    shown = generate(drawn, skips_special=False, includes_stop=True)
+    assert text_of(shown) == "a<|user|>b</s>"
+    assert reported(shown) == b"a<|user|>b</s>"
+    assert text_of(generate(drawn, includes_stop=True)) == "ab"
+    # A name can complete a stop string.
+    assert text_of(generate(drawn, skips_special=False, stop=("r|>b",))) == "a<|use"
+
+
+def test_the_end_says_how_likely_all_generated_tokens_were() -> None:
+    assert end_of(generate([10, 20, EOS_ID])).cumulative_logprob == -(10.0 + 20.0 + EOS_ID)
+
+
+def test_no_tokens_asked_for_are_none_sent_or_counted() -> None:
+    events = generate([97], max_tokens=0)
+    assert events == [end_of(events)]
+    assert end_of(events).num_generated_tokens == 0
+    assert end_of(events).reason is FinishReason.LENGTH

@@ -96,7 +96,15 @@ class DecoderModel:
         positions = step.positions
         for layer in self._layers:
             hidden = layer(ops, hidden, positions)
-        sampled = ops.gather(hidden, step.sample_indices)
+        if step.scoring is not None:
+            for indices in step.scoring.slices:
+                step.scoring.take(self._logits(ops, hidden, indices))
+        return self._logits(ops, hidden, step.sample_indices)
+
+    def _logits(self, ops: Ops, hidden: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        """Logits f32 `[num_indices, vocab_size]` of some tokens of a step."""
+        spec = self.spec
+        sampled = ops.gather(hidden, indices)
         logits = ops.linear(self._head, ops.rms_norm(sampled, self._output_norm, spec.norm_eps))
         if spec.logits_multiplier != 1.0:
             logits = ops.scale(logits, spec.logits_multiplier)

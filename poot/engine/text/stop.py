@@ -50,15 +50,19 @@ class StopMatcher:
 
     Args:
         stops: the strings, none of them empty: the edge refuses those.
+        includes_stop: end the text after the stop string instead of before it; of several that begin together, after
+            the shortest.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, includes_stop: bool = False) -> None:
         assert all(stops)
         self._automata = [_Automaton(stop) for stop in dict.fromkeys(stops)]
         self._first_characters = frozenset(stop[0] for stop in stops)
         self._held = ""
         self._held_start = 0  # position in the whole text of the first held character
         self._end: int | None = None  # position where the earliest complete stop string begins
+        self._cut = 0  # where the text ends for it
+        self._includes_stop = includes_stop
 
     def push(self, text: str) -> tuple[str, bool]:
         """The text that may be sent now, and whether the sequence ends here.
@@ -74,20 +78,21 @@ class StopMatcher:
             position += 1
             self._advance(character, position)
             if self._end is not None and not self._automata:
-                return self._release(self._end), True
+                return self._release(self._cut), True
         return self._release(min(position - automaton.matched for automaton in self._automata)), False
 
     def flush(self) -> tuple[str, bool]:
         """What was held back, at the end of the sequence, and whether a stop string had ended it after all."""
         if self._end is not None:
-            return self._release(self._end), True
+            return self._release(self._cut), True
         return self._release(self._held_start + len(self._held)), False
 
     def _advance(self, character: str, position: int) -> None:
         for automaton in self._automata:
             if automaton.push(character):
                 start = position - automaton.matched
-                self._end = start if self._end is None else min(self._end, start)
+                if self._end is None or start < self._end:
+                    self._end, self._cut = start, position if self._includes_stop else start
                 automaton.matched = 0  # its next occurrence begins later
         if self._end is not None:  # a string stays open only while it would begin before the earliest complete one
             self._automata = [item for item in self._automata if position - item.matched < self._end]

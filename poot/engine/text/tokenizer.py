@@ -202,9 +202,9 @@ class Tokenizer:
         """Whether `token_id` is never text."""
         return token_id in self.vocabulary.special_ids
 
-    def detokenizer(self) -> Detokenizer:
-        """A fresh incremental decoder for one sequence."""
-        return Detokenizer(self.vocabulary.token_bytes)
+    def detokenizer(self, *, skips_special: bool = True) -> Detokenizer:
+        """A fresh incremental decoder for one sequence, in which special tokens have no text, or their names."""
+        return Detokenizer(self.vocabulary.token_bytes if skips_special else self.vocabulary.shown_bytes)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The whole text of `ids`: what a detokenizer's pushes and flush join to."""

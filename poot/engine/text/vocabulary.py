@@ -107,6 +107,12 @@ class Vocabulary:
             known = self._bytes[token_id] = self._find_bytes(token_id)
         return known
 
+    def shown_bytes(self, token_id: int) -> bytes:
+        """As `token_bytes`, but a special token adds its name."""
+        if token_id in self.special_ids:
+            return (self.pieces[token_id] or "").encode()
+        return self.token_bytes(token_id)
+
     def _find_bytes(self, token_id: int) -> bytes:
         piece = self.pieces[token_id] if 0 <= token_id < len(self.pieces) else None
         if piece is None or token_id in self.special_ids:

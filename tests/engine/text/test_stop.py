@@ -109,3 +109,22 @@ def test_time_grows_linearly_on_the_worst_text(text: str) -> None:
     assert run(stops, [text]) == (text, False)
     # Comparing 1,000 characters at each place would take over a minute; linear work is 0.3 s.
     assert time.perf_counter() - started < 5.0
+
+
+@given(STOPS, st.lists(st.text("abc", max_size=6), max_size=8))
+@settings(max_examples=200)
+def test_an_included_stop_is_the_shortest_of_those_that_begin_first(stops: list[str], pieces: list[str]) -> None:
+    matcher = StopMatcher(stops, includes_stop=True)
+    sent, is_stopped = "", False
+    for piece in pieces:
+        text, is_stopped = matcher.push(piece)
+        sent += text
+        if is_stopped:
+            break
+    if not is_stopped:
+        text, is_stopped = matcher.flush()
+        sent += text
+    text = "".join(pieces)
+    found = [(text.find(stop), len(stop)) for stop in stops if stop in text]
+    start, length = min(found, default=(len(text), 0))
+    assert (sent, is_stopped) == (text[: start + length], bool(found))
