@@ -10,6 +10,8 @@ the logit, for the price of one row (Qwen3-Reranker's model card; vLLM converts 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from poot.devices.base import Weight
@@ -18,13 +20,13 @@ from poot.devices.kernels.dequantize import dequantize
 from poot.engine.checkpoint.fields import ConfigReader, quote
 from poot.engine.checkpoint.mapped_file import display_path
 from poot.engine.checkpoint.types import Checkpoint, FileFormat
-from poot.engine.models.causal import as_causal
+from poot.engine.models.causal import as_causal, is_decoder
 from poot.engine.models.registry import read_spec
 from poot.engine.models.task import CLASSIFIER_SUFFIX, GgufPooling, is_qwen3_reranker, read_gguf_pooling
 from poot.engine.models.tensors import decoder_tensors
 from poot.engine.text.template import ChatTemplate
 from poot.engine.text.text_encoder import JoinedPairs, PairWriter, PromptedPairs, split_template
-from poot.engine.text.tokenizer import Tokenizer
+from poot.engine.text.tokenizer import PairSurroundings, Tokenizer
 from poot.errors import BadRequest, CheckpointError
 
 # Qwen3-Reranker's prompt and its instruction where none is given (model card of Qwen/Qwen3-Reranker-0.6B; the same
@@ -94,7 +96,21 @@ def read_pair_writer(checkpoint: Checkpoint, tokenizer: Tokenizer, *, cuts_left:
         raise CheckpointError("the chat template does not render the roles query and document", path=where)
     if tokenizer.pair is None:
         raise CheckpointError("the tokenizer does not say how two texts are joined", path=where)
-    return JoinedPairs(tokenizer=tokenizer, surroundings=tokenizer.pair, prompt=prompt, cuts_left=cuts_left)
+    surroundings = _without_padding(checkpoint, tokenizer.pair) if is_decoder(checkpoint) else tokenizer.pair
+    return JoinedPairs(tokenizer=tokenizer, surroundings=surroundings, prompt=prompt, cuts_left=cuts_left)
+
+
+def _without_padding(checkpoint: Checkpoint, pair: PairSurroundings) -> PairSurroundings:
+    """`pair` without padding tokens at its end.
+
+    transformers scores the last token that is not pad_token_id, even where the tokenizer ends texts with that token; in
+    a decoder no token sees what comes after it, so those are as good as absent.
+    """
+    padding_id = checkpoint.config.get("pad_token_id")
+    count = len(pair.suffix_ids)
+    while count and pair.suffix_ids[count - 1] == padding_id:
+        count -= 1
+    return replace(pair, suffix_ids=pair.suffix_ids[:count], suffix_types=pair.suffix_types[:count])
 
 
 def _prompted(tokenizer: Tokenizer, parts: tuple[str, str, str]) -> PromptedPairs:
