@@ -22,7 +22,13 @@ from poot.engine.checkpoint.mapped_file import display_path
 from poot.engine.checkpoint.types import Checkpoint, FileFormat
 from poot.engine.models.causal import as_causal, is_decoder
 from poot.engine.models.registry import read_spec
-from poot.engine.models.task import CLASSIFIER_SUFFIX, GgufPooling, is_qwen3_reranker, read_gguf_pooling
+from poot.engine.models.task import (
+    CLASSIFIER_SUFFIX,
+    GgufPooling,
+    is_qwen3_reranker,
+    names_qwen3_reranker,
+    read_gguf_pooling,
+)
 from poot.engine.models.tensors import decoder_tensors
 from poot.engine.text.template import ChatTemplate
 from poot.engine.text.text_encoder import JoinedPairs, PairWriter, PromptedPairs, split_template
@@ -89,7 +95,7 @@ def read_pair_writer(checkpoint: Checkpoint, tokenizer: Tokenizer, *, cuts_left:
     is_language_model = checkpoint.sentence is not None and checkpoint.sentence.logit_score is not None
     if is_language_model and (parts := _rendered(checkpoint, tokenizer, prompt)) is not None:
         return _prompted(tokenizer, parts)
-    if is_qwen3_reranker(checkpoint) or (is_language_model and checkpoint.architecture == "Qwen3ForCausalLM"):
+    if names_qwen3_reranker(checkpoint) or (is_language_model and checkpoint.architecture == "Qwen3ForCausalLM"):
         before = QWEN3_BEFORE.replace("{instruction}", prompt or QWEN3_INSTRUCTION)
         return _prompted(tokenizer, (before, QWEN3_BETWEEN, QWEN3_AFTER))
     if is_language_model:

@@ -113,10 +113,15 @@ def refuse_labels(checkpoint: Checkpoint) -> None:
 
 def is_qwen3_reranker(checkpoint: Checkpoint) -> bool:
     """Whether `checkpoint` is a Qwen3-Reranker with its whole language-model head."""
+    return checkpoint.architecture in ("Qwen3ForCausalLM", "qwen3") and names_qwen3_reranker(checkpoint)
+
+
+def names_qwen3_reranker(checkpoint: Checkpoint) -> bool:
+    """Whether the files of a Qwen3, whatever head it has, say that it is a Qwen3-Reranker."""
     config, path = checkpoint.config, checkpoint.path
     if checkpoint.file_format is FileFormat.GGUF:
         return checkpoint.architecture == "qwen3" and any(map(_names_it, (config.get("general.name"), path.name)))
-    if checkpoint.architecture != "Qwen3ForCausalLM":
+    if checkpoint.architecture not in ("Qwen3ForCausalLM", f"Qwen3{CLASSIFIER_SUFFIX}"):
         return False
     if config.get("is_original_qwen3_reranker") is True or config.get("classifier_from_token") == ["no", "yes"]:
         return True

@@ -175,6 +175,19 @@ def test_a_sequence_classifier_scores_its_last_token(tmp_path: Path, name: str, 
     assert (logits(served, QUERY, TEXTS) - expected).abs().max() <= TOLERANCE
 
 
+def test_a_qwen3_reranker_with_one_row_keeps_its_prompt(tokenizer: Any, tmp_path: Path) -> None:
+    # Conversions to one score row, such as vLLM's, are named for the original and trained with the same prompt.
+    config = transformers.Qwen3Config(**QWEN3, num_labels=1, pad_token_id=0)
+    model = randomized(transformers.Qwen3ForSequenceClassification(config))
+    served = load(save(model, tokenizer, tmp_path / "Qwen3-Reranker-0.6B-seq-cls"))
+    (pair,) = served.text_encoder(500).pairs(QUERY, ["a"])
+    text = f"{CARD_PREFIX}<Instruct>: {CARD_TASK}\n<Query>: {QUERY}\n<Document>: a{CARD_SUFFIX}"
+    assert pair.token_ids.tolist() == tokenizer.encode(text)
+    with torch.inference_mode():
+        expected = model(torch.from_numpy(pair.token_ids)[None]).logits[0, 0]
+    assert logits(served, QUERY, ["a"])[0] == pytest.approx(float(expected), abs=TOLERANCE)
+
+
 def test_a_classifier_with_more_labels_is_refused(tokenizer: Any, tmp_path: Path) -> None:
     config = transformers.Qwen3Config(**QWEN3, num_labels=3, pad_token_id=0)
     folder = save(transformers.Qwen3ForSequenceClassification(config), tokenizer, tmp_path / "model")
