@@ -308,6 +308,9 @@ class Ops(Protocol):
             `[num_tokens, num_heads * head_dim]`.
         """
 
+    def embed_added(self, table: Embedding, token_ids: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """`x + embed(table, token_ids)`; may reuse the memory of x. For tables of positions and token types."""
+
     def pool(self, x: torch.Tensor) -> torch.Tensor:
         """One vector a text of an encode pass, `[num_texts, features]`, from x `[num_tokens, features]`.
 

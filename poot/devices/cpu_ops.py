@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from poot.devices.base import KV_BLOCK_SIZE, Embedding, Linear, RopeTable
 from poot.devices.cpu_attention import attend, mask_template, plan_softcapped, reach_of
 from poot.devices.cpu_step import ChunkRow, CpuStep
+from poot.devices.cpu_text_ops import CpuTextOps
 from poot.devices.formats import Format
 from poot.devices.kernels.dequantize import dequantize
 from poot.devices.kernels.native import NativeKernels
@@ -31,7 +32,7 @@ MAX_KERNEL_QUERIES = 2
 TILE_ELEMENTS = 2 * 1024 * 1024
 
 
-class CpuOps:
+class CpuOps(CpuTextOps):
     """`Ops` over a workspace and a KV pool. One step at a time; `begin` says which.
 
     Results are buffers of the workspace: valid until the next operation of the same name and shape (a norm's until
@@ -73,19 +74,36 @@ class CpuOps:
     # Weights
 
     def embed(self, table: Embedding, token_ids: torch.Tensor) -> torch.Tensor:
+        return self._rows("embed", table, token_ids)
+
+    def embed_added(self, table: Embedding, token_ids: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return x.add_(self._rows("embed added", table, token_ids))
+
+    def _rows(self, name: str, table: Embedding, token_ids: torch.Tensor) -> torch.Tensor:
+        """The table's rows in the buffer `name`, `[num_tokens, dim]`."""
         packed = cast("PackedEmbedding", table)
         num_tokens = token_ids.shape[0]
-        out = self._workspace.take("embed", num_tokens, (packed.dim,))
-        rows = self._workspace.take("embed packed", num_tokens, tuple(packed.data.shape[1:]), packed.data.dtype)
-        if self._workspace.is_tracing:
+        out = self._workspace.take(name, num_tokens, (packed.dim,))
+        if packed.format is Format.F32:
+            if not self._workspace.is_tracing:
+                torch.index_select(packed.data, 0, token_ids, out=out)
             return out
-        torch.index_select(packed.data, 0, token_ids, out=rows)
-        self._dequantize(packed.format, rows, out)
+        rows = self._workspace.take("embed packed", num_tokens, tuple(packed.data.shape[1:]), packed.data.dtype)
+        if not self._workspace.is_tracing:
+            torch.index_select(packed.data, 0, token_ids, out=rows)
+            self._dequantize(packed.format, rows, out)
         return out
 
     def linear(self, weight: Linear, x: torch.Tensor) -> torch.Tensor:
         packed = cast("PackedLinear", weight)
         num_rows = x.shape[0]
+        if packed.prepacked is not None:
+            # A trace only wants the shape: the product is a fresh tensor.
+            return (
+                torch.empty(num_rows, packed.out_features)
+                if self._workspace.is_tracing
+                else packed.prepacked.multiply(x)
+            )
         out = self._workspace.take("linear", num_rows, (packed.out_features,))
         if self._workspace.is_tracing:
             self._plan_linear(packed)

@@ -7,12 +7,14 @@ by side in out_features, each in its own format, so fusing query, key and value 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from poot.devices.base import Weight
 from poot.devices.formats import Format
+from poot.devices.kernels.dequantize import dequantize
+from poot.devices.prepacked import Prepacked, is_available, prepack
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +33,15 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedLinear:
-    """A linear map `[out_features, in_features]` in segments. A segment's bias is f32 `[stop - start]` or None."""
+    """A linear map `[out_features, in_features]` in segments. A segment's bias is f32 `[stop - start]` or None.
+
+    `prepacked` is the whole map once more, laid out for many rows; None where it was not asked for or is not dense.
+    """
 
     segments: tuple[Segment, ...]
     in_features: int
     out_features: int
+    prepacked: Prepacked | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +75,22 @@ def pack_linear(weights: Sequence[Weight], biases: Sequence[torch.Tensor | None]
             segments[-1] = joined
         start += rows
     return PackedLinear(tuple(segments), weights[0].shape[1], start)
+
+
+def prepack_linear(linear: PackedLinear) -> PackedLinear:
+    """`linear` with its copy for many rows, where all of it is dense and this torch can."""
+    if not is_available() or not all(segment.format.is_dense for segment in linear.segments):
+        return linear
+    whole = torch.cat([dequantize(segment.format, segment.data) for segment in linear.segments])
+    bias = None
+    if any(segment.bias is not None for segment in linear.segments):
+        bias = torch.cat(
+            [
+                torch.zeros(segment.stop - segment.start) if segment.bias is None else segment.bias
+                for segment in linear.segments
+            ]
+        )
+    return replace(linear, prepacked=prepack(whole, bias))
 
 
 def _joined(first: Segment, second: Segment) -> Segment | None:

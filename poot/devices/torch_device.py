@@ -25,12 +25,15 @@ from poot.devices.base import (
     Weight,
 )
 from poot.devices.cpu_attention import QUERY_TILE
+from poot.devices.cpu_encode import CpuPass, DonePass, prepare_pass
 from poot.devices.cpu_ops import MAX_KERNEL_QUERIES, TILE_ELEMENTS, CpuOps
 from poot.devices.cpu_step import as_tensor, prepare
+from poot.devices.cpu_text_attention import QUERY_TILE as TEXT_QUERY_TILE
+from poot.devices.encode import EncodeBucket, EncodeForward, EncodeProgram, EncodeStep, EncodeTensors, Pooling
 from poot.devices.kernels.dequantize import dequantize
 from poot.devices.kernels.native import load_native
 from poot.devices.memory import cpu_memory
-from poot.devices.packed import PackedEmbedding, PackedLinear, Segment, pack_embedding, pack_linear
+from poot.devices.packed import PackedEmbedding, PackedLinear, Segment, pack_embedding, pack_linear, prepack_linear
 from poot.devices.processor import num_threads, processor_name
 from poot.devices.sampler import Scorer, sample
 from poot.devices.workspace import Workspace
@@ -72,9 +75,20 @@ class CpuDevice:
     def memory(self) -> MemoryBudget:
         return cpu_memory()
 
-    def linear(self, weights: Sequence[Weight], bias: Sequence[torch.Tensor | None] | None = None) -> Linear:
+    def linear(
+        self,
+        weights: Sequence[Weight],
+        bias: Sequence[torch.Tensor | None] | None = None,
+        *,
+        for_texts: bool = False,
+    ) -> Linear:
         self._weight_bytes += sum(weight.num_bytes for weight in weights)
-        return pack_linear(weights, bias)
+        packed = pack_linear(weights, bias)
+        if for_texts:
+            packed = prepack_linear(packed)
+            if packed.prepacked is not None:
+                self._weight_bytes += 4 * packed.in_features * packed.out_features
+        return packed
 
     def embedding(self, weight: Weight) -> Embedding:
         self._weight_bytes += weight.num_bytes
@@ -154,6 +168,38 @@ class CpuDevice:
         max_kernel_queries = 0 if self._native is None else MAX_KERNEL_QUERIES
         return _CpuProgram(forward, bucket, self._ops, max_kernel_queries)
 
+    def encode_bytes(self, bucket: EncodeBucket, *, spec_sizes: Mapping[str, int]) -> int:
+        hidden, intermediate = spec_sizes["hidden_size"], spec_sizes["intermediate_size"]
+        num_heads, head_dim = spec_sizes["num_heads"], spec_sizes["head_dim"]
+        heads = num_heads * head_dim
+        floats = (
+            # embeddings of tokens, positions and types with their packed rows, norms, sums, a linear, one temporary
+            bucket.num_tokens * hidden * 10
+            # query, key and value together, query and key norms, rope's temporaries, attention twice
+            + bucket.num_tokens * heads * 11
+            # gate and up, the product, one temporary
+            + bucket.num_tokens * intermediate * 4
+            # pooled vectors, a head's layers
+            + bucket.num_texts * hidden * 4
+            # a tile's mask for each head, and soft-capped scores with their copies
+            + 4 * num_heads * TEXT_QUERY_TILE * bucket.max_text_tokens
+            # a tile of dequantized weights; torch's dequantization works in up to 1.5 times its result
+            + 5 * max(TILE_ELEMENTS, hidden, intermediate, heads) // 2
+        )
+        return floats * 4 + _LIBRARY_BYTES
+
+    def record_encode(self, forward: EncodeForward, bucket: EncodeBucket) -> EncodeProgram:
+        """Prepares `forward` as `record` does: a trace sizes and allocates the buffers of a pass of up to `bucket`."""
+        self._ops.begin_trace(0)
+        self._ops.begin_pass(CpuPass((), ((Pooling.MEAN, 0, 1),) * bucket.num_texts))
+        try:
+            with torch.inference_mode():
+                zeros = torch.zeros(bucket.num_tokens, dtype=torch.int64)
+                forward(self._ops, EncodeTensors(token_ids=zeros, positions=zeros, token_types=zeros))
+        finally:
+            self._ops.end_trace()
+        return _CpuEncodeProgram(forward, bucket, self._ops)
+
     def statistics(self) -> dict[str, Any]:
         return {
             "kernels": "torch" if self._native is None else f"native {self._native.isa}",
@@ -175,6 +221,27 @@ class _Done:
 
     def tokens(self) -> StepResult:
         return self.result
+
+
+@dataclass(frozen=True, slots=True)
+class _CpuEncodeProgram:
+    """An encode pass as a plain call, as `_CpuProgram` is a step."""
+
+    forward: EncodeForward
+    bucket: EncodeBucket
+    ops: CpuOps
+
+    def launch(self, step: EncodeStep) -> DonePass:
+        assert step.num_tokens <= self.bucket.num_tokens, (step.num_tokens, self.bucket)
+        assert step.num_texts <= self.bucket.num_texts, (step.num_texts, self.bucket)
+        with torch.inference_mode():
+            self.ops.begin_pass(prepare_pass(step))
+            tensors = EncodeTensors(
+                token_ids=as_tensor(step.token_ids, np.int64),
+                positions=as_tensor(step.positions, np.int64),
+                token_types=as_tensor(step.token_types, np.int64),
+            )
+            return DonePass(self.forward(self.ops, tensors).numpy().copy())
 
 
 @dataclass(frozen=True, slots=True)
