@@ -14,16 +14,21 @@ class LagMeter:
 
     def __init__(self) -> None:
         self._late: list[float] = []
+        self._due: float | None = None
 
     async def run(self) -> None:
         while True:
-            due = time.perf_counter() + INTERVAL_SECONDS
+            self._due = time.perf_counter() + INTERVAL_SECONDS
             await anyio.sleep(INTERVAL_SECONDS)
-            self._late.append(time.perf_counter() - due)
+            self._late.append(time.perf_counter() - self._due)
 
     def take(self) -> dict[str, float]:
         """Milliseconds since the last call: median, 99th percentile, longest."""
-        late, self._late = sorted(self._late), []
+        late, self._late = self._late, []
+        # A loop that has not come round at all is as late as it is by now.
+        if self._due is not None and not late:
+            late.append(max(0.0, time.perf_counter() - self._due))
+        late.sort()
         if not late:
             return {"p50_ms": 0.0, "p99_ms": 0.0, "max_ms": 0.0}
         return {

@@ -104,6 +104,7 @@ class Metrics:
             return Histogram(name, documentation, (), namespace=PREFIX, registry=registry, buckets=buckets)
 
         self.requests = counter("requests", "Requests answered, by route and status.", "route", "status")
+        self._request_series: dict[tuple[str, str], Counter] = {}
         self.connections_open = gauge("connections_open", "Connections open now, by protocol.", "protocol")
         self.connections = counter("connections", "Connections accepted, by protocol.", "protocol")
         self.admission_pending = gauge("admission_pending", "Model requests admitted: running or waiting.")
@@ -135,6 +136,14 @@ class Metrics:
             self.connections_open.labels(protocol)
         for reason in REFUSAL_REASONS:
             self.refused.labels(reason)
+
+    def count_request(self, route: str, status: str) -> None:
+        """Counts an answer in `requests`. Both labels are from short lists of ours."""
+        # Looking a series up by its labels takes four times as long as counting in it.
+        series = self._request_series.get((route, status))
+        if series is None:
+            series = self._request_series[route, status] = self.requests.labels(route, status)
+        series.inc()
 
     def as_prometheus(self) -> bytes:
         """The registry in the Prometheus text format, version 0.0.4 (`PROMETHEUS_CONTENT_TYPE`)."""

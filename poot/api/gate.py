@@ -93,7 +93,7 @@ class Gate:
         count_draining: Callable[[], None],
         admin_key: str | None = None,
     ) -> None:
-        self._exact = {route.path: route for route in routes if not route.has_id}
+        self._exact = {route.path: RouteMatch(route, "") for route in routes if not route.has_id}
         self._prefixes = tuple(route for route in routes if route.has_id)
         self._rate = rate
         self._count_draining = count_draining
@@ -101,9 +101,9 @@ class Gate:
 
     def find(self, path: str) -> RouteMatch | None:
         """The route of a path, whatever the method."""
-        route = self._exact.get(path)
-        if route is not None:
-            return RouteMatch(route, "")
+        match = self._exact.get(path)
+        if match is not None:
+            return match
         for route in self._prefixes:
             if path.startswith(route.path) and len(path) > len(route.path):
                 return RouteMatch(route, path[len(route.path) :])

@@ -7,7 +7,8 @@ its further choices may wait behind it for as long as that takes.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
 import anyio
@@ -21,6 +22,10 @@ from poot.errors import Draining, EngineError, Overloaded, RequestError
 OVERLOADED_RETRY_AFTER_SECONDS = 10
 """Retry-After of a spent queue wait: the queue is longer than a minute then, and a second would not change that."""
 
+MAX_BATCH = 32
+"""Events handed over at a time. The frames of one text token each take some 50 us to put together and send, so that 256
+streams that all have text ready are through in some 15 ms, and the event loop is late for nobody by more."""
+
 _NO_RESULT = "the engine ended this request without a result"
 
 Indexed = tuple[int, Event]
@@ -32,7 +37,7 @@ class Events(Protocol):
     """The merged events of a request's choices."""
 
     async def receive(self) -> list[Indexed]:
-        """At least one (index of the choice, event), and all others that are there already, in order.
+        """At least one (index of the choice, event), and others that are there already, in order: `MAX_BATCH` at most.
 
         Never empty: after the last choice finished the caller stops asking.
 
@@ -41,34 +46,67 @@ class Events(Protocol):
         """
 
 
-@asynccontextmanager
-async def open_choices(
+def open_choices(
     engine: ServedEngine,
     requests: Sequence[GenerationRequest],
     *,
     max_queue_wait_seconds: float,
     refused: Counter,
-) -> AsyncGenerator[Events]:
+) -> AbstractAsyncContextManager[Events]:
     """The events of all `requests`, from the moment the first of them holds a row.
 
     Leaving the block releases every row still held and every place in the queue, also when it is cancelled.
 
-    Raises:
+    Raises, on entering the block:
         Overloaded: no row within the time; counted in `refused`.
         Draining: the engine takes no new sequences.
         EngineError: the engine failed on a choice before any was opened.
     """
-    async with engine.open(requests[0]) if len(requests) == 1 else _open_many(engine, requests) as events:
-        source = events if isinstance(events, _Many) else _One(events)
-        with anyio.CancelScope(deadline=anyio.current_time() + max_queue_wait_seconds) as wait:
+    return _Choices(engine, requests, max_queue_wait_seconds=max_queue_wait_seconds, refused=refused)
+
+
+class _Choices(AbstractAsyncContextManager[Events]):
+    """What `open_choices` gives. A class, since a generator for every request costs more than all else here."""
+
+    def __init__(
+        self,
+        engine: ServedEngine,
+        requests: Sequence[GenerationRequest],
+        *,
+        max_queue_wait_seconds: float,
+        refused: Counter,
+    ) -> None:
+        self._opening = engine.open(requests[0]) if len(requests) == 1 else _open_many(engine, requests)
+        self._max_queue_wait_seconds = max_queue_wait_seconds
+        self._refused = refused
+
+    async def __aenter__(self) -> Events:
+        events = await self._opening.__aenter__()
+        try:
+            source = events if isinstance(events, _Many) else _One(events)
+            # An engine that had a row at once costs no scope and no wait.
+            if not source.has_first():
+                await self._wait_first(source)
+        except BaseException as error:
+            await self._opening.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return source
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._opening.__aexit__(kind, error, traceback)
+
+    async def _wait_first(self, source: _One | _Many) -> None:
+        seconds = self._max_queue_wait_seconds
+        with anyio.CancelScope(deadline=anyio.current_time() + seconds) as wait:
             await source.wait_first()
         if wait.cancelled_caught:
-            refused.inc()
+            self._refused.inc()
             raise Overloaded(
-                f"the engine had no free row within {max_queue_wait_seconds:g} s (--max-queue-wait-secs)",
+                f"the engine had no free row within {seconds:g} s (--max-queue-wait-secs)",
                 headers=(("Retry-After", str(OVERLOADED_RETRY_AFTER_SECONDS)),),
             )
-        yield source
 
 
 class _Source(Generic[T]):
@@ -83,6 +121,11 @@ class _Source(Generic[T]):
         """Puts an event with the ready ones; a failure is kept apart and ends the receiving."""
         raise NotImplementedError
 
+    def has_first(self) -> bool:
+        """Whether the first event is there, without a wait; it is kept for `receive`."""
+        self._take(MAX_BATCH)
+        return bool(self._ready)
+
     async def wait_first(self) -> None:
         """Waits for the first event and keeps it for `receive`."""
         self._ready = await self.receive()
@@ -91,19 +134,26 @@ class _Source(Generic[T]):
         # Runs for every token of every stream: what it does not call is what makes it fast.
         if not self._ready and self._failure is None:
             try:
+                # Lets the others run, also when it does not have to wait.
                 self._keep(await self._channel.receive())
             except anyio.EndOfStream:
                 self._failure = EngineError(_NO_RESULT)
-        try:
-            while self._failure is None:
-                self._keep(self._channel.receive_nowait())
-        except (anyio.WouldBlock, anyio.EndOfStream):
-            pass  # these are all that are there
+            self._take(MAX_BATCH - 1)
         batch = self._ready
         if not batch and self._failure is not None:
             raise self._failure
         self._ready = []
         return batch
+
+    def _take(self, limit: int) -> None:
+        """Keeps what is there, up to so many events."""
+        try:
+            for _ in range(limit):
+                if self._failure is not None:
+                    return
+                self._keep(self._channel.receive_nowait())
+        except (anyio.WouldBlock, anyio.EndOfStream):
+            pass  # these are all that are there
 
 
 class _One(_Source[Event]):

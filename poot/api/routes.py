@@ -120,7 +120,7 @@ class Api:
             status = str(EngineError.status)  # what the connection answers an error of ours with, and logs it
             raise
         finally:
-            self._metrics.requests.labels(label, status).inc()
+            self._metrics.count_request(label, status)
 
     async def _answer(self, exchange: Exchange) -> int:
         """Status of the answer that was sent, after the gate and, for a model request, with an admission place.

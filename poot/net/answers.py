@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import random
 import re
-import secrets
 import time
 from collections.abc import Mapping
 from email.utils import formatdate
@@ -17,6 +18,9 @@ from poot.net.exchange import Head, Response
 _access = get_logger("poot.access")
 _PLAIN_REQUEST_ID = re.compile(rb"[A-Za-z0-9!#$%&'*+\-.^_`|~]{1,128}")
 _MAX_LOGGED_PATH = 256
+# For ids that have to differ and need not be secret: the kernel is asked for a seed once, not for every request.
+_random = random.Random()
+os.register_at_fork(after_in_child=_random.seed)
 
 
 class DateField:
@@ -40,7 +44,7 @@ def choose_request_id(head: Head | None) -> str:
         values = head.get_all(b"x-request-id")
         if len(values) == 1 and _PLAIN_REQUEST_ID.fullmatch(values[0]):
             return values[0].decode("ascii")
-    return secrets.token_hex(16)
+    return f"{_random.getrandbits(128):032x}"
 
 
 def error_response(error: RequestError) -> Response:

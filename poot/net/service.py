@@ -37,7 +37,7 @@ class Service:
     def count_refusal(self, status: int) -> None:
         """Counts a request that was answered without the application."""
         if self.metrics is not None:
-            self.metrics.requests.labels(UNKNOWN_ROUTE, str(status)).inc()
+            self.metrics.count_request(UNKNOWN_ROUTE, str(status))
 
     def count_http2(self) -> None:
         """Counts a connection, so far one of HTTP/1.1, that has sent the preface of HTTP/2."""

