@@ -69,13 +69,18 @@ def read_hf_tokenizer(checkpoint: Checkpoint) -> TokenizerParts:
     prefix, suffix = build(lambda: _surroundings(library), where=where)
     named = [*_named_end_ids(checkpoint, len(pieces)), *([] if eos_id is None else [eos_id])]
     config = ConfigReader(checkpoint.tokenizer_config, where=f"{checkpoint.path}/tokenizer_config.json")
+    pair = build(lambda: _pair_surroundings(library), where=where)
+    processed = (prefix, suffix)
+    prefix = _overrule(config, "add_bos_token", "bos_token", bos_id, prefix)
+    suffix = _overrule(config, "add_eos_token", "eos_token", eos_id, suffix)
     return TokenizerParts(
         library=library,
         vocabulary=vocabulary,
         special_tokens=special_tokens,
-        prefix_ids=_overrule(config, "add_bos_token", "bos_token", bos_id, prefix),
-        suffix_ids=_overrule(config, "add_eos_token", "eos_token", eos_id, suffix),
-        pair=build(lambda: _pair_surroundings(library), where=where),
+        prefix_ids=prefix,
+        suffix_ids=suffix,
+        # Where the config overrules the post-processor for one text, nobody has said what it means for two.
+        pair=pair if processed == (prefix, suffix) else None,
         bos_id=bos_id,
         eos_ids=find_end_tokens(named, ids),
         variables=variables,

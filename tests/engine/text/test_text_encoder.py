@@ -298,6 +298,13 @@ def test_lowering_comes_before_all_else() -> None:
     assert ids(encoder(lowering).texts([text])) != ids(encoder(plain).texts([text]))
 
 
+def test_a_config_that_overrules_the_post_processor_says_nothing_of_pairs() -> None:
+    plain = hub_checkpoint(qwen(), tokenizer_config={"eos_token": "<|endoftext|>", "add_eos_token": True})
+    assert load_tokenizer(plain).pair is not None
+    overruled = hub_checkpoint(qwen(), tokenizer_config={"eos_token": "<|endoftext|>", "add_eos_token": False})
+    assert load_tokenizer(overruled).pair is None
+
+
 def test_a_gguf_wordpiece_joins_pairs_as_bert_does() -> None:
     reference, _ = make("bert")
     tokenizer = load_tokenizer(gguf_checkpoint(wordpiece_metadata(reference.backend_tokenizer)))
