@@ -13,8 +13,9 @@ from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from anyio.streams.memory import MemoryObjectSendStream
 
+from poot.api.served import EventStream
 from poot.engine.sequence import Delta, Event, Finished, FinishReason, GenerationRequest, Opened, Timings
 from poot.engine.text import ChatTemplate, Tokenizer
 
@@ -64,7 +65,47 @@ class _Running:
     tokens_per_step: int
 
 
-class _Opening(AbstractAsyncContextManager[MemoryObjectReceiveStream[Event]]):
+class _Ready:
+    """The events of a sequence whose text is ready, made as they are received, as the peers' generators make frames."""
+
+    def __init__(self, request: GenerationRequest) -> None:
+        self._request = request
+        self._position = -1
+
+    async def receive(self) -> Event:
+        await anyio.lowlevel.checkpoint()
+        return self.receive_nowait()
+
+    def receive_nowait(self) -> Event:
+        request = self._request
+        self._position = position = self._position + 1
+        if 0 < position <= request.max_tokens:
+            return _DELTA
+        if position == 0:
+            return _OPENED
+        if position > request.max_tokens + 1:
+            raise anyio.EndOfStream
+        return _finished(request)
+
+
+def _finished(request: GenerationRequest) -> Finished:
+    return Finished(FinishReason.LENGTH, len(request.prompt_ids), request.max_tokens, _TIMINGS)
+
+
+class _OpeningReady(AbstractAsyncContextManager[EventStream]):
+    """One sequence whose text is ready, for the length of a block."""
+
+    def __init__(self, request: GenerationRequest) -> None:
+        self._request = request
+
+    async def __aenter__(self) -> EventStream:
+        return _Ready(self._request)
+
+    async def __aexit__(self, *exception: object) -> None:
+        pass
+
+
+class _Opening(AbstractAsyncContextManager[EventStream]):
     """One sequence, for the length of a block."""
 
     def __init__(self, engine: NullEngine, request: GenerationRequest) -> None:
@@ -72,7 +113,7 @@ class _Opening(AbstractAsyncContextManager[MemoryObjectReceiveStream[Event]]):
         self._engine = engine
         self._running = _Running(request, send, request.max_tokens, max(1, request.sampling.seed))
 
-    async def __aenter__(self) -> MemoryObjectReceiveStream[Event]:
+    async def __aenter__(self) -> EventStream:
         self._engine.begin(self._running)
         return self._receive
 
@@ -101,18 +142,17 @@ class NullEngine:
         held = len(self._running)
         return NullStatistics(rows_held=held, kv_blocks_held=held, waiting=0)
 
-    def open(self, request: GenerationRequest) -> _Opening:
+    def open(self, request: GenerationRequest) -> AbstractAsyncContextManager[EventStream]:
         """See `poot.api.served.ServedEngine.open`. There is a row for everybody."""
+        if request.max_tokens <= request.sampling.seed:
+            return _OpeningReady(request)
         return _Opening(self, request)
 
     def begin(self, running: _Running) -> None:
         """Takes a sequence in."""
         self._running[running] = None
         running.send.send_nowait(_OPENED)
-        if running.num_left <= running.tokens_per_step:
-            self._step(running)
-        else:
-            self._wake.set()
+        self._wake.set()
 
     def end(self, running: _Running) -> None:
         """Forgets a sequence, finished or not."""
@@ -137,6 +177,5 @@ class NullEngine:
             send.send_nowait(_DELTA)
         running.num_left -= num_tokens
         if not running.num_left:
-            request = running.request
-            send.send_nowait(Finished(FinishReason.LENGTH, len(request.prompt_ids), request.max_tokens, _TIMINGS))
+            send.send_nowait(_finished(running.request))
             del self._running[running]

@@ -20,6 +20,7 @@ from poot.api.limits import Places
 from poot.api.prompts import Prepared
 from poot.api.responses import JSON_CONTENT_TYPE
 from poot.api.served import ServedEngine
+from poot.api.turns import Turns
 from poot.config import ApiConfig
 from poot.engine.sequence import Delta, Finished, FinishReason, Opened
 from poot.errors import EngineError, RequestError
@@ -33,6 +34,10 @@ _log = get_logger(__name__)
 INLINE_BODY_BYTES = 4 * 1024
 """Bodies up to this size are decoded and tokenized on the event loop, in up to about 2 ms; for larger ones the
 hand-over to a worker thread (about 0.2 ms) is the lesser evil."""
+
+REQUESTS_PER_TURN = 16
+"""Requests that begin in one turn of the event loop. One takes 0.1 to 0.2 ms, so a burst of hundreds that all began at
+once would hold up every stream for tens of milliseconds."""
 
 PREPARE_THREADS = 4
 """Large bodies prepared at once; more would take cores from the device thread."""
@@ -219,10 +224,12 @@ class GenerationEndpoint:
         self._prepare = prepare
         self._new_shape = new_shape
         self._threads = anyio.CapacityLimiter(PREPARE_THREADS)
+        self._turns = Turns(REQUESTS_PER_TURN)
 
     async def __call__(self, exchange: Exchange, match: RouteMatch) -> int:
         with self._receiving.hold():
             body = await exchange.read_body(match.route.max_body_bytes)
+        await self._turns.take()
         engine = self._generator.engine
         if len(body) <= INLINE_BODY_BYTES:
             prepared = self._prepare(body, engine)

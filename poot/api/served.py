@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from anyio.streams.memory import MemoryObjectReceiveStream
-
 from poot.engine.sequence import Event, GenerationRequest
 from poot.engine.text import ChatTemplate, Tokenizer
 
@@ -52,6 +50,25 @@ class Statistics(Protocol):
     def waiting(self) -> int: ...
 
 
+class EventStream(Protocol):
+    """The events of one sequence, in order. An AnyIO memory object stream is one."""
+
+    async def receive(self) -> Event:
+        """The next event. Lets other tasks run, also where it need not wait.
+
+        Raises:
+            anyio.EndOfStream: there are no more.
+        """
+
+    def receive_nowait(self) -> Event:
+        """The next event.
+
+        Raises:
+            anyio.WouldBlock: it is not there yet.
+            anyio.EndOfStream: there are no more.
+        """
+
+
 class ServedEngine(Protocol):
     """A generative engine as the API sees it."""
 
@@ -68,7 +85,7 @@ class ServedEngine(Protocol):
 
     def statistics(self) -> Statistics: ...
 
-    def open(self, request: GenerationRequest) -> AbstractAsyncContextManager[MemoryObjectReceiveStream[Event]]:
+    def open(self, request: GenerationRequest) -> AbstractAsyncContextManager[EventStream]:
         """A channel of `Opened`, `Delta`s, then `Finished` or `Failed`. Leaving the block releases the row.
 
         Raises:
