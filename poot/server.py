@@ -26,6 +26,7 @@ from poot.engine.device_thread import DeviceThread
 from poot.engine.engine import Engine, EngineInfo
 from poot.engine.models import DecoderModel, load_model
 from poot.engine.runner import Prepared, prepare_decoder
+from poot.engine.sampling.defaults import read_sampling_defaults
 from poot.engine.text import ChatTemplate, Tokenizer, load_tokenizer, select_template
 from poot.errors import StartupError
 from poot.metrics import Metrics
@@ -117,6 +118,7 @@ class Served:
             weight_bytes=prepared.plan.terms["weights"],
             kv_bytes=prepared.kv_bytes,
             terms=dict(prepared.plan.terms),
+            sampling_defaults=read_sampling_defaults(checkpoint),
         )
 
     def engine(self, executor: DeviceThread, metrics: Metrics) -> Engine:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 import anyio.to_thread
@@ -22,7 +22,7 @@ from poot.api.responses import JSON_CONTENT_TYPE
 from poot.api.served import ServedEngine
 from poot.api.turns import Turns
 from poot.config import ApiConfig
-from poot.engine.sequence import Delta, Finished, FinishReason, Opened
+from poot.engine.sequence import Delta, Event, Finished, FinishReason, Opened, PromptScored
 from poot.errors import EngineError, RequestError
 from poot.log import get_logger
 from poot.metrics import Metrics
@@ -49,13 +49,15 @@ class Usage:
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
 
-    def as_dict(self) -> dict[str, int]:
+    def as_dict(self) -> dict[str, Any]:
         """The `usage` object."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
 
 
@@ -65,10 +67,27 @@ class Folded:
 
     deltas: list[Delta] = field(default_factory=list)
     reason: FinishReason | None = None
+    prompt: PromptScored | None = None
+    mean_logprob: float = 0.0
 
     @property
     def text(self) -> str:
         return "".join(delta.text for delta in self.deltas)
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [token_id for delta in self.deltas for token_id in delta.token_ids]
+
+    def add(self, event: Event) -> None:
+        """Takes the next event of the choice."""
+        if isinstance(event, Delta):
+            self.deltas.append(event)
+        elif isinstance(event, Finished):
+            self.reason = event.reason
+            if event.cumulative_logprob is not None:
+                self.mean_logprob = event.cumulative_logprob / max(1, event.num_generated_tokens)
+        elif isinstance(event, PromptScored):
+            self.prompt = event
 
 
 class Shape(Protocol):
@@ -77,16 +96,22 @@ class Shape(Protocol):
     def opened(self, index: int) -> bytes:
         """The frame of a choice that begins; may be empty."""
 
+    def prompt(self, index: int, prompt: PromptScored) -> bytes:
+        """The frame of an echoed prompt with its log-probabilities."""
+
     def delta(self, index: int, delta: Delta) -> bytes:
         """The frame of a piece of text with its log-probabilities; empty when it holds neither."""
 
     def finished(self, index: int, reason: FinishReason) -> bytes:
         """The frame of a choice that ends."""
 
+    def timings(self, timings: dict[str, Any]) -> bytes:
+        """The frame with the times, when the client asked for it."""
+
     def usage(self, usage: Usage) -> bytes:
         """The last frame before [DONE], when the client asked for it."""
 
-    def whole(self, choices: list[Folded], usage: Usage) -> bytes:
+    def whole(self, choices: list[Folded], usage: Usage, timings: dict[str, Any] | None) -> bytes:
         """The body of an answer that is not streamed."""
 
 
@@ -127,15 +152,29 @@ class Generator:
             choices = [Folded() for _ in prepared.choices]
             while not tally.is_complete:
                 for index, event in await events.receive():
-                    if isinstance(event, Delta):
-                        choices[index].deltas.append(event)
-                    elif isinstance(event, Finished):
-                        tally.count(event)
-                        choices[index].reason = event.reason
+                    choices[index].add(event)
+                    if isinstance(event, Finished):
+                        tally.count(index, event)
         tally.annotate(exchange)
-        body = shape.whole(choices, tally.usage)
+        timings = tally.timings if prepared.returns_timings else None
+        body = shape.whole(_best(choices, prepared), tally.usage, timings)
         await exchange.send(Response(status=200, headers=((b"content-type", JSON_CONTENT_TYPE),), body=body))
         return 200
+
+
+def _best(choices: list[Folded], prepared: Prepared) -> list[Folded]:
+    """The choices to answer: of each prompt the `num_returned` with the highest log-probability per token.
+
+    OpenAI's rule for best_of, which puts the best first; of equals the one that was drawn first.
+    """
+    num_drawn, num_returned = prepared.num_drawn, prepared.num_returned
+    if num_drawn == num_returned:
+        return choices
+    best: list[Folded] = []
+    for start in range(0, len(choices), num_drawn):
+        ranked = sorted(choices[start : start + num_drawn], key=lambda choice: -choice.mean_logprob)
+        best += ranked[:num_returned]
+    return best
 
 
 class _Tally:
@@ -145,7 +184,10 @@ class _Tally:
         self._num_unfinished = len(prepared.choices)
         self._num_prompt_tokens = prepared.num_prompt_tokens
         self._includes_usage = prepared.includes_usage
+        self._prepared = prepared
         self._num_completion_tokens = 0
+        self._num_cached_tokens = 0
+        self._num_drafted_tokens = self._num_accepted_tokens = 0
         # Of several choices the longest times count.
         self._queue_seconds = self._prefill_seconds = self._decode_seconds = 0.0
 
@@ -155,11 +197,33 @@ class _Tally:
 
     @property
     def usage(self) -> Usage:
-        return Usage(prompt_tokens=self._num_prompt_tokens, completion_tokens=self._num_completion_tokens)
+        return Usage(
+            prompt_tokens=self._num_prompt_tokens,
+            completion_tokens=self._num_completion_tokens,
+            cached_tokens=self._num_cached_tokens,
+        )
 
-    def count(self, event: Finished) -> None:
+    @property
+    def timings(self) -> dict[str, Any]:
+        """The `timings` object: of several choices the longest times, and the sums of tokens."""
+        seeds = self._prepared.seeds
+        return {
+            "queue_ms": 1000 * self._queue_seconds,
+            "prefill_ms": 1000 * self._prefill_seconds,
+            "decode_ms": 1000 * self._decode_seconds,
+            "cached_prompt_tokens": self._num_cached_tokens,
+            "draft_proposed_tokens": self._num_drafted_tokens,
+            "draft_accepted_tokens": self._num_accepted_tokens,
+            "seed": seeds[0] if len(seeds) == 1 else seeds,
+        }
+
+    def count(self, index: int, event: Finished) -> None:
         self._num_unfinished -= 1
         self._num_completion_tokens += event.num_generated_tokens
+        self._num_drafted_tokens += event.num_drafted_tokens
+        self._num_accepted_tokens += event.num_accepted_tokens
+        if index % self._prepared.num_drawn == 0:  # a prompt is counted once, and so is what of it was cached
+            self._num_cached_tokens += event.num_cached_tokens
         timings = event.timings
         self._queue_seconds = max(self._queue_seconds, timings.queue_seconds)
         self._prefill_seconds = max(self._prefill_seconds, timings.prefill_seconds)
@@ -172,11 +236,15 @@ class _Tally:
             if isinstance(event, Delta):
                 frames.append(shape.delta(index, event))
             elif isinstance(event, Finished):
-                self.count(event)
+                self.count(index, event)
                 frames.append(shape.finished(index, event.reason))
             elif isinstance(event, Opened):
                 frames.append(shape.opened(index))
+            elif isinstance(event, PromptScored):
+                frames.append(shape.prompt(index, event))
         if self.is_complete:
+            if self._prepared.returns_timings:
+                frames.append(shape.timings(self.timings))
             frames += [shape.usage(self.usage) if self._includes_usage else b"", sse.DONE]
         return b"".join(frames)
 

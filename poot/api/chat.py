@@ -11,7 +11,7 @@ from poot.api.logprobs import chat_logprobs
 from poot.api.prompts import Prepared, prepare_chat
 from poot.api.schema.chat import decode_chat
 from poot.api.served import ServedEngine
-from poot.engine.sequence import Delta, FinishReason
+from poot.engine.sequence import Delta, FinishReason, PromptScored
 
 
 class ChatShape:
@@ -20,6 +20,8 @@ class ChatShape:
     def __init__(self, envelope: dict[str, Any], prepared: Prepared) -> None:
         self._envelope = envelope
         self._has_logprobs = prepared.num_logprobs is not None
+        self._has_token_ids = prepared.returns_token_ids
+        self._prompt_ids = prepared.choices[0].prompt_ids
         self._chunks = Chunks({**envelope, "object": "chat.completion.chunk"}, includes_usage=prepared.includes_usage)
         self._text_frames = [
             self._chunks.around(b'{"index":%d,"delta":{"content":' % index, b'},"logprobs":null,"finish_reason":null}')
@@ -27,44 +29,63 @@ class ChatShape:
         ]
 
     def opened(self, index: int) -> bytes:
-        return self._chunk(index, {"role": "assistant", "content": ""})
+        choice = _choice(index, {"role": "assistant", "content": ""})
+        if self._has_token_ids:
+            return self._chunks.choice(choice, prompt_token_ids=self._prompt_ids)
+        return self._chunks.choice(choice)
+
+    def prompt(self, index: int, prompt: PromptScored) -> bytes:
+        raise AssertionError("a chat has no echo")
 
     def delta(self, index: int, delta: Delta) -> bytes:
-        if not delta.text and not delta.logprobs:
+        if not (self._has_logprobs or self._has_token_ids):
+            return self._text_frames[index].frame(encode(delta.text)) if delta.text else b""
+        token_ids = delta.token_ids if self._has_token_ids else ()
+        if not delta.text and not delta.logprobs and not token_ids:
             return b""
-        if self._has_logprobs:
-            return self._chunk(index, {"content": delta.text}, logprobs=_logprobs(delta))
-        return self._text_frames[index].frame(encode(delta.text))
+        choice = _choice(index, {"content": delta.text}, logprobs=_logprobs(delta) if self._has_logprobs else None)
+        if self._has_token_ids:
+            choice["token_ids"] = token_ids
+        return self._chunks.choice(choice)
 
     def finished(self, index: int, reason: FinishReason) -> bytes:
-        return self._chunk(index, {}, finish_reason=reason.value)
+        return self._chunks.choice(_choice(index, {}, finish_reason=reason.value))
+
+    def timings(self, timings: dict[str, Any]) -> bytes:
+        return self._chunks.timings(timings)
 
     def usage(self, usage: Usage) -> bytes:
         return self._chunks.usage(usage.as_dict())
 
-    def whole(self, choices: list[Folded], usage: Usage) -> bytes:
+    def whole(self, choices: list[Folded], usage: Usage, timings: dict[str, Any] | None) -> bytes:
         answer = {
             **self._envelope,
             "choices": [self._whole_choice(index, choice) for index, choice in enumerate(choices)],
             "usage": usage.as_dict(),
         }
+        if self._has_token_ids:
+            answer["prompt_token_ids"] = self._prompt_ids
+        if timings is not None:
+            answer["timings"] = timings
         return encode(answer)
-
-    def _chunk(
-        self, index: int, delta: dict[str, Any], *, logprobs: Any = None, finish_reason: str | None = None
-    ) -> bytes:
-        return self._chunks.choice(
-            {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
-        )
 
     def _whole_choice(self, index: int, choice: Folded) -> dict[str, Any]:
         assert choice.reason is not None
-        return {
+        whole = {
             "index": index,
             "message": {"role": "assistant", "content": choice.text, "refusal": None},
             "logprobs": _logprobs(*choice.deltas) if self._has_logprobs else None,
             "finish_reason": choice.reason.value,
         }
+        if self._has_token_ids:
+            whole["token_ids"] = choice.token_ids
+        return whole
+
+
+def _choice(
+    index: int, delta: dict[str, Any], *, logprobs: Any = None, finish_reason: str | None = None
+) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
 def _logprobs(*deltas: Delta) -> dict[str, Any]:

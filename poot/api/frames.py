@@ -23,14 +23,20 @@ class Chunks:
         self._head = encode(envelope)[:-1] + b',"choices":['
         self._tail = b'],"usage":null}' if includes_usage else b"]}"
 
-    def choice(self, choice: dict[str, Any]) -> bytes:
-        """A chunk with one choice."""
+    def choice(self, choice: dict[str, Any], **fields: Any) -> bytes:
+        """A chunk with one choice, and `fields` beside `choices`."""
+        if fields:
+            return data_frame(self._head + encode(choice) + b"]," + encode(fields)[1:-1] + self._tail[1:])
         return data_frame(self._head + encode(choice) + self._tail)
 
     def around(self, before: bytes, after: bytes) -> FrameTemplate:
         """Chunks whose one choice is the JSON text `before`, a text, `after`."""
         return FrameTemplate(self._head + before, after + self._tail)
 
-    def usage(self, usage: dict[str, int]) -> bytes:
+    def timings(self, timings: dict[str, Any]) -> bytes:
+        """The chunk with the times and no choice."""
+        return data_frame(self._head + b'],"timings":' + encode(timings) + self._tail[1:])
+
+    def usage(self, usage: dict[str, Any]) -> bytes:
         """The chunk with the counts and no choice."""
         return data_frame(self._head + b'],"usage":' + encode(usage) + b"}")

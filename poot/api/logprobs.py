@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from poot.engine.sequence import TokenLogprob
+from poot.engine.sequence import PromptScored, TokenLogprob
 
 NEVER_LOGPROB = -9999.0
 """Stands for a token that cannot be drawn: JSON has no -Infinity. OpenAI writes the same number."""
@@ -35,9 +35,9 @@ def chat_logprobs(tokens: Iterable[TokenLogprob]) -> list[dict[str, Any]]:
 class CompletionLogprobs:
     """The four parallel lists of `choices[].logprobs` of a completion, and where in the text each token begins.
 
-    `text_offset` counts characters of this choice's own text from 0. A token that begins inside a character has the
-    offset of that character. `top_logprobs` holds the drawn token beside the most likely ones, so one entry more when
-    it is not among them.
+    `text_offset` counts characters of this choice's text from 0, an echoed prompt being part of it. A token that begins
+    inside a character has the offset of that character. `top_logprobs` holds the drawn token beside the most likely
+    ones, so one entry more when it is not among them.
     """
 
     def __init__(self) -> None:
@@ -49,6 +49,22 @@ class CompletionLogprobs:
         """The lists for the tokens that are complete with `text`, the newest piece of the choice's text."""
         lists: dict[str, list[Any]] = empty_completion_logprobs()
         self._num_chars += len(text)
+        self._add_tokens(lists, tokens)
+        return lists
+
+    def add_prompt(self, text: str, prompt: PromptScored) -> dict[str, list[Any]]:
+        """The lists for an echoed prompt, whose first token has no log-probability: null, as OpenAI writes it."""
+        lists: dict[str, list[Any]] = empty_completion_logprobs()
+        self._num_chars += len(text)
+        lists["tokens"].append(_legacy_name(prompt.first_bytes))
+        lists["token_logprobs"].append(None)
+        lists["top_logprobs"].append(None)
+        lists["text_offset"].append(0)
+        self._next_offset += len(self._decoder.decode(prompt.first_bytes))
+        self._add_tokens(lists, prompt.logprobs)
+        return lists
+
+    def _add_tokens(self, lists: dict[str, list[Any]], tokens: Iterable[TokenLogprob]) -> None:
         for token in tokens:
             name = _legacy_name(token.token_bytes)
             tops = {_legacy_name(token_bytes): _finite(logprob) for _, token_bytes, logprob in reversed(token.top)}
@@ -59,7 +75,6 @@ class CompletionLogprobs:
             lists["top_logprobs"].append(tops)
             lists["text_offset"].append(min(self._next_offset, self._num_chars))
             self._next_offset += len(self._decoder.decode(token.token_bytes))
-        return lists
 
 
 def empty_completion_logprobs() -> dict[str, list[Any]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import unquote
 
 from poot.api.gate import RouteMatch
-from poot.api.prompts import DEFAULT_TEMPERATURE, DEFAULT_TOP_P
 from poot.api.responses import json_response
 from poot.api.schema.completions import DEFAULT_MAX_TOKENS
 from poot.api.served import ServedEngine, ServedModel
@@ -26,10 +26,7 @@ def describe(model: ServedModel) -> dict[str, Any]:
         "max_model_len": model.max_seq,
         "rows": model.rows,
         "sampling_defaults": {
-            "temperature": DEFAULT_TEMPERATURE,
-            "top_p": DEFAULT_TOP_P,
-            "top_k": 0,
-            "min_p": 0.0,
+            **asdict(model.sampling_defaults),
             "max_tokens": {"completions": DEFAULT_MAX_TOKENS, "chat": None},
         },
     }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from poot.engine.sampling.defaults import SamplingDefaults
 from poot.engine.sequence import Event, GenerationRequest
 from poot.engine.text import ChatTemplate, Tokenizer
 
@@ -37,6 +38,8 @@ class ServedModel(Protocol):
     def kv_bytes(self) -> int: ...
     @property
     def terms(self) -> Mapping[str, int]: ...
+    @property
+    def sampling_defaults(self) -> SamplingDefaults: ...
 
 
 class Statistics(Protocol):

@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 from anyio.abc import TaskStatus
@@ -24,6 +24,7 @@ from poot.devices.base import KV_BLOCK_SIZE, Program, StepResult
 from poot.engine.device_thread import StepExecutor
 from poot.engine.generation import Clock, Generation
 from poot.engine.kv.allocator import BlockAllocator
+from poot.engine.sampling.defaults import SamplingDefaults
 from poot.engine.scheduler import Scheduler, StepPlan
 from poot.engine.sequence import (
     Event,
@@ -57,6 +58,7 @@ class EngineInfo:
     weight_bytes: int
     kv_bytes: int
     terms: dict[str, int]
+    sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,8 +148,8 @@ class Engine:
         num_prompt_tokens = len(request.prompt_ids)
         assert 1 <= num_prompt_tokens < self.model.max_seq
         max_total_tokens = min(num_prompt_tokens + max(1, request.max_tokens), self.model.max_seq)
-        # Room for every event the sequence can cause (Opened, PromptScored, one Delta a token and one to flush, an end), so
-        # that the device task never waits for a slow consumer. An event is small; max_seq bounds their number.
+        # Room for every event the sequence can cause (Opened, PromptScored, a Delta a token and one to flush, the end),
+        # so that the device task never waits for a slow consumer. An event is small; max_seq bounds their number.
         send, receive = anyio.create_memory_object_stream[Event](max_total_tokens - num_prompt_tokens + 5)
         generation = Generation(
             sequence=Sequence(
@@ -234,8 +236,7 @@ class Engine:
         for sequence, first, scores in prompt_scores(plan, result.scores):
             generation = self._generations[sequence]
             if not generation.is_over:
-                for event in generation.accept_prompt(first, scores):
-                    generation.send.send_nowait(event)
+                generation.accept_prompt(first, scores)
         sampled = (chunk.sequence for chunk in plan.chunks if chunk.samples)
         drawn = zip(sampled, result.token_ids, result.logprobs, strict=True)
         for sample, (sequence, token_id, logprobs) in enumerate(drawn):

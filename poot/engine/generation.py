@@ -64,17 +64,24 @@ class Generation:
     is_over: bool = False
     cumulative_logprob: float | None = None
     _token_bytes: Callable[[int], bytes] = field(init=False)
-    _prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    # Until they are sent; None where nobody asked for them.
+    _prompt_logprobs: list[TokenLogprob] | None = field(init=False)
 
     def __post_init__(self) -> None:
         request = self.sequence.request
         self.detokenizer = self.tokenizer.detokenizer(skips_special=request.skips_special)
         self.stop_matcher = StopMatcher(request.stop, includes_stop=request.includes_stop)
         vocabulary = self.tokenizer.vocabulary
+        self._prompt_logprobs = None if request.num_prompt_logprobs is None else []
         self._token_bytes = vocabulary.token_bytes if request.skips_special else vocabulary.shown_bytes
 
     def accept(self, token_id: int, logprobs: SampleLogprobs | None) -> list[Event]:
         """Events of the newest token, which the sequence already holds; the last one is `Finished` if it ends here."""
+        if self._prompt_logprobs is not None:
+            first_bytes = self._token_bytes(self.sequence.request.prompt_ids[0])
+            scored = PromptScored(first_bytes, tuple(self._prompt_logprobs))
+            self._prompt_logprobs = None
+            return [scored, *self.accept(token_id, logprobs)]
         sequence = self.sequence
         request = sequence.request
         if request.max_tokens == 0:  # drawn because a step with a prompt's end in it draws; nobody asked for it
@@ -101,17 +108,15 @@ class Generation:
         self.num_sent_chars += len(text)
         return [Delta(text, (token_id,), self._take_logprobs())]
 
-    def accept_prompt(self, first: int, scores: SequenceOf[SampleLogprobs]) -> list[Event]:
-        """Takes the log-probabilities of the prompt's tokens from position `first` on, in order of position.
+    def accept_prompt(self, first: int, scores: SequenceOf[SampleLogprobs]) -> None:
+        """Takes the log-probabilities of the prompt's tokens from position `first` on; they come in order of position.
 
-        The last of them bring the event with all.
+        `accept` sends them before the first token.
         """
-        prompt_ids = self.sequence.request.prompt_ids
-        ids = prompt_ids[first : first + len(scores)]
+        assert self._prompt_logprobs is not None
+        assert first == 1 + len(self._prompt_logprobs)
+        ids = self.sequence.request.prompt_ids[first : first + len(scores)]
         self._prompt_logprobs += [self._token_logprob(*pair) for pair in zip(ids, scores, strict=True)]
-        if first + len(scores) < len(prompt_ids):
-            return []
-        return [PromptScored(tuple(self._prompt_logprobs))]
 
     def _end(self, text: str, token_ids: tuple[int, ...], reason: FinishReason) -> list[Event]:
         """The last events of a sequence that no stop string has ended yet: what is still held goes out with `text`."""

@@ -105,8 +105,12 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class PromptScored:
-    """The log-probabilities of the prompt's tokens from the second on; comes before the first `Delta`."""
+    """The log-probabilities of the prompt's tokens from the second on; comes before the first `Delta`.
 
+    The first token has none; `first_bytes` are its bytes.
+    """
+
+    first_bytes: bytes
     logprobs: tuple[TokenLogprob, ...]
 
 

@@ -15,6 +15,8 @@ from tests.fakes.service import FakeService
 
 pytestmark = pytest.mark.anyio
 
+NOT_CACHED = {"prompt_tokens_details": {"cached_tokens": 0}}
+
 ENVELOPE = re.compile(
     r'\{"id":"chatcmpl-[0-9a-f]{24}","object":"chat\.completion(\.chunk)?","created":[0-9]{10},"model":"fake-model",'
     r'"system_fingerprint":"fp_[0-9a-f]{12}",'
@@ -60,7 +62,7 @@ async def test_usage_comes_last_with_no_choices_and_is_null_before() -> None:
     assert all(chunk["usage"] is None for chunk in chunks)
     # Five prompt tokens: <|user|>, three bytes, <|assistant|>.
     assert last["choices"] == []
-    assert last["usage"] == {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    assert last["usage"] == {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7, **NOT_CACHED}
     assert exchange.events[-1] == "[DONE]"
     assert len({chunk["id"] for chunk in exchange.chunks}) == 1
 
@@ -78,7 +80,7 @@ async def test_a_whole_answer_has_the_message_and_usage() -> None:
             "finish_reason": "length",
         }
     ]
-    assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7, **NOT_CACHED}
 
 
 def say_choice(request: GenerationRequest) -> list[Any]:
@@ -105,7 +107,7 @@ async def test_every_choice_of_a_stream_has_its_role_and_its_end() -> None:
 async def test_choices_share_the_prompt_in_usage() -> None:
     answer = (await FakeService(FakeEngine(say("a", "b"))).chat("xyz", n=3)).answer
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
-    assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}
+    assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11, **NOT_CACHED}
 
 
 def say_with_logprobs(request: GenerationRequest) -> list[Any]:

@@ -14,6 +14,8 @@ from tests.fakes.tokenizer import BOS_ID, byte_tokenizer
 
 pytestmark = pytest.mark.anyio
 
+NOT_CACHED = {"prompt_tokens_details": {"cached_tokens": 0}}
+
 
 async def test_a_stream_is_text_then_an_end_then_done() -> None:
     exchange = await FakeService(FakeEngine(say("Hé", "", '"\n'))).complete(stream=True)
@@ -40,14 +42,14 @@ async def test_usage_comes_last_with_no_choices_and_is_null_before() -> None:
     *chunks, last = exchange.chunks
     assert all(chunk["usage"] is None for chunk in chunks)
     assert last["choices"] == []
-    assert last["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    assert last["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, **NOT_CACHED}
 
 
 async def test_a_whole_answer_has_text_and_usage() -> None:
     answer = (await FakeService(FakeEngine(say("Hé", "llo"))).complete("xyz")).answer
     assert answer["object"] == "text_completion"
     assert answer["choices"] == [{"index": 0, "text": "Héllo", "logprobs": None, "finish_reason": "stop"}]
-    assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, **NOT_CACHED}
 
 
 def say_prompt_and_choice(request: GenerationRequest) -> list[Any]:
@@ -63,7 +65,7 @@ async def test_choices_of_several_prompts_come_prompt_by_prompt() -> None:
         (2, "bc0"),
         (3, "bc1"),
     ]
-    assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 8, "total_tokens": 11}
+    assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 8, "total_tokens": 11, **NOT_CACHED}
 
 
 async def test_a_stream_of_several_prompts_adds_up_to_the_whole_answer() -> None:

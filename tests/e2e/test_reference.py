@@ -43,6 +43,7 @@ def check_completion(server: ServerProcess, entry: dict[str, Any]) -> None:
         "prompt_tokens": len(entry["ids"]),
         "completion_tokens": length,
         "total_tokens": len(entry["ids"]) + length,
+        "prompt_tokens_details": {"cached_tokens": answer["usage"]["prompt_tokens_details"]["cached_tokens"]},
     }
     choice = answer["choices"][0]
     best = sorted(choice["logprobs"]["top_logprobs"][0].values(), reverse=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+from poot.engine.sampling.defaults import SamplingDefaults
 from poot.engine.sequence import Delta, Event, Failed, Finished, FinishReason, GenerationRequest, Opened, Timings
 from poot.engine.text import ChatTemplate, Tokenizer
 from poot.errors import Draining
@@ -38,6 +39,7 @@ class FakeModel:
     weight_bytes: int = 1000
     kv_bytes: int = 2000
     terms: Mapping[str, int] = field(default_factory=lambda: {"weights": 1000, "kv": 2000})
+    sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +108,7 @@ class FakeEngine:
         if self.is_draining:
             raise Draining("the engine is draining")
         assert 1 <= len(request.prompt_ids) < self.model.max_seq
-        assert 1 <= request.max_tokens <= self.model.max_seq - len(request.prompt_ids)
+        assert 0 <= request.max_tokens <= self.model.max_seq - len(request.prompt_ids)
         assert 0 <= request.min_tokens <= request.max_tokens
         assert 0 <= request.sampling.seed < 2**64
         self.requests.append(request)

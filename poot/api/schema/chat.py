@@ -23,10 +23,26 @@ class ContentPart(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     video_url: Any = None
 
 
+class CalledFunction(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """`arguments` is the text of a JSON object; empty is one without any."""
+
+    name: str
+    arguments: str = ""
+
+
+class ToolCall(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A call that the assistant made, as an answer has it; `index` is that of a stream's pieces."""
+
+    function: CalledFunction
+    id: str | None = None
+    type: Literal["function"] = "function"
+    index: int | None = None
+
+
 class Message(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """One message of a conversation.
 
-    The fields after `name` are those clients send back from an answer; they pass while they hold nothing.
+    The fields after `name` are those clients send back from an answer, and of a tool's result.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -36,8 +52,8 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     annotations: Any = None
     audio: Any = None
     function_call: Any = None
-    tool_calls: Any = None
-    tool_call_id: Any = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
     reasoning_content: Any = None
 
 
@@ -58,10 +74,17 @@ class ChatRequest(GenerationFields, forbid_unknown_fields=True, frozen=True, kw_
     reasoning_effort: Any = None
     verbosity: Any = None
     web_search_options: Any = None
-    add_generation_prompt: Any = None
-    continue_final_message: Any = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template: Any = None
-    chat_template_kwargs: Any = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @property
+    def adds_generation_prompt(self) -> bool:
+        """Whether the assistant's turn is begun after the messages: unless the last of them is to be continued."""
+        if self.add_generation_prompt is None:
+            return not self.continue_final_message
+        return self.add_generation_prompt
 
     @property
     def num_logprobs(self) -> int | None:
@@ -85,13 +108,12 @@ _UNAVAILABLE = Unavailable(
         "reasoning_effort": lambda given: given == "none",
         "verbosity": lambda given: given == "medium",
         "web_search_options": lambda given: False,
-        "add_generation_prompt": lambda given: given is True,
-        "continue_final_message": lambda given: given is False,
         "chat_template": lambda given: False,
-        "chat_template_kwargs": _is_empty,
     }
 )
-_MESSAGE_UNAVAILABLE = ("audio", "function_call", "tool_calls", "tool_call_id")
+_MESSAGE_UNAVAILABLE = ("audio", "function_call")
+_TEMPLATE_ARGUMENTS = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+_arguments_decoder = msgspec.json.Decoder(dict[str, Any])
 _decoder = msgspec.json.Decoder(ChatRequest)
 
 
@@ -106,36 +128,68 @@ def decode_chat(body: bytes, model_id: str) -> ChatRequest:
     _UNAVAILABLE.refuse(request)
     if request.top_logprobs and not request.logprobs:
         raise BadRequest("top_logprobs needs logprobs: true", param="top_logprobs")
+    if request.continue_final_message and request.add_generation_prompt:
+        raise BadRequest(
+            "continue_final_message and add_generation_prompt: a message cannot be continued and followed by a new one",
+            param="continue_final_message",
+        )
+    for name in _TEMPLATE_ARGUMENTS.intersection(request.chat_template_kwargs or ()):
+        raise BadRequest(f"chat_template_kwargs.{name}: has a field of its own", param=f"chat_template_kwargs.{name}")
     return request
 
 
 def template_messages(request: ChatRequest) -> list[dict[str, Any]]:
-    """The conversation as a chat template sees it: `role`, `content` as one string, and `name` where given.
+    """The conversation as a chat template sees it: `role`, `content` as one string, and what else a message holds.
 
     Text parts are joined with a newline, as vLLM and llama.cpp do for templates that take strings. `developer` is
-    OpenAI's newer name for `system`, which is the one templates know.
+    OpenAI's newer name for `system`, which is the one templates know. The content of a message that only calls tools is
+    empty, and the arguments of a call are an object, as Hugging Face's templates expect them.
 
     Raises:
         UnsupportedCapability: an image, audio or file part.
-        BadRequest: a part without text, content missing, or something of tools.
+        BadRequest: a part without text, content missing, or arguments that are no JSON object.
     """
     return [_template_message(message, f"messages[{index}]") for index, message in enumerate(request.messages)]
 
 
 def _template_message(message: Message, path: str) -> dict[str, Any]:
-    if message.role in ("tool", "function"):
-        raise BadRequest(f"{path}.role: the role {message.role!r} is not available yet", param=f"{path}.role")
+    if message.role == "function":
+        raise BadRequest(f"{path}.role: 'function' is not available; use 'tool'", param=f"{path}.role")
     for name in _MESSAGE_UNAVAILABLE:
         given = getattr(message, name)
         if given is not None and not _is_empty(given):
             raise BadRequest(f"{path}.{name} is not available yet", param=f"{path}.{name}")
-    if message.content is None:
+    if message.tool_calls and message.role != "assistant":
+        raise BadRequest(f"{path}.tool_calls: only an assistant calls tools", param=f"{path}.tool_calls")
+    if message.content is None and not message.tool_calls:
         raise BadRequest(f"{path}.content: a message needs content", param=f"{path}.content")
     role = "system" if message.role == "developer" else message.role
-    rendered: dict[str, Any] = {"role": role, "content": _content_text(message.content, f"{path}.content")}
+    content = "" if message.content is None else _content_text(message.content, f"{path}.content")
+    rendered: dict[str, Any] = {"role": role, "content": content}
     if message.name is not None:
         rendered["name"] = message.name
+    if message.tool_calls:
+        rendered["tool_calls"] = [
+            _template_call(call, f"{path}.tool_calls[{index}]") for index, call in enumerate(message.tool_calls)
+        ]
+    if message.tool_call_id is not None:
+        rendered["tool_call_id"] = message.tool_call_id
     return rendered
+
+
+def _template_call(call: ToolCall, path: str) -> dict[str, Any]:
+    arguments: dict[str, Any] = {}
+    if call.function.arguments.strip():
+        try:
+            arguments = decode(call.function.arguments.encode(), _arguments_decoder)
+        except BadRequest as error:
+            where = f"{path}.function.arguments"
+            raise BadRequest(f"{where}: not the text of a JSON object", param=where) from error
+    rendered: dict[str, Any] = {
+        "type": "function",
+        "function": {"name": call.function.name, "arguments": arguments},
+    }
+    return rendered if call.id is None else {"id": call.id, **rendered}
 
 
 def _content_text(content: str | list[ContentPart], path: str) -> str:

@@ -19,6 +19,10 @@ MAX_STOP_STRINGS = 16
 """OpenAI takes 4, vLLM any number; each costs time on every token."""
 MAX_LOGPROBS = 20
 """OpenAI's chat limit, for both endpoints."""
+MAX_STOP_TOKENS = 128
+"""vLLM takes any number. A request that names more means a mask, which `logit_bias` is."""
+MAX_BIASED_TOKENS = 1024
+"""vLLM's limit. OpenAI takes 300."""
 
 _SEED_MIN, _SEED_MAX = -(2**63), 2**64 - 1
 
@@ -26,6 +30,9 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 LogprobCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)]
 StopString = Annotated[str, msgspec.Meta(min_length=1)]
 # msgspec takes one constrained str in a union, so a lone empty string is refused by `stop_strings`.
+Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
+Bias = Annotated[float, msgspec.Meta(ge=-100, le=100)]
+TokenId = Annotated[int, msgspec.Meta(ge=0)]
 StopStrings = str | Annotated[list[StopString], msgspec.Meta(max_length=MAX_STOP_STRINGS)] | None
 
 
@@ -38,7 +45,7 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True, 
     """Fields of both generation endpoints. None is unset, as JSON null is."""
 
     model: str | None = None
-    max_tokens: Count | None = None
+    max_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
     max_completion_tokens: Count | None = None
     min_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
@@ -48,7 +55,16 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True, 
     seed: int | None = None
     stop: StopStrings = None
     ignore_eos: bool | None = None
+    logit_bias: Annotated[dict[TokenId, Bias], msgspec.Meta(max_length=MAX_BIASED_TOKENS)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, msgspec.Meta(gt=0, le=10)] | None = None
+    stop_token_ids: Annotated[list[TokenId], msgspec.Meta(max_length=MAX_STOP_TOKENS)] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
     n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] | None = None
+    return_token_ids: bool | None = None
+    return_timings: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     # Say who asks, for the operator's policy in front of poot; they change nothing here.
@@ -56,21 +72,11 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True, 
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     # Known and not built: see UNAVAILABLE.
-    logit_bias: Any = None
-    presence_penalty: Any = None
-    frequency_penalty: Any = None
-    repetition_penalty: Any = None
-    stop_token_ids: Any = None
-    include_stop_str_in_output: Any = None
-    skip_special_tokens: Any = None
-    best_of: Any = None
     response_format: Any = None
     guided_json: Any = None
     guided_regex: Any = None
     guided_choice: Any = None
     guided_grammar: Any = None
-    return_token_ids: Any = None
-    return_timings: Any = None
     metadata: Any = None
     store: Any = None
     service_tier: Any = None
@@ -130,20 +136,11 @@ _NEVER: Neutral = lambda given: False  # noqa: E731 - reads as an entry of the t
 
 UNAVAILABLE = Unavailable(
     {
-        "logit_bias": _one_of({}),
-        "presence_penalty": _one_of(0),
-        "frequency_penalty": _one_of(0),
-        "repetition_penalty": _one_of(1),
-        "stop_token_ids": _one_of([]),
-        "include_stop_str_in_output": _one_of(False),
-        "skip_special_tokens": _one_of(True),
         "response_format": _one_of({"type": "text"}),
         "guided_json": _NEVER,
         "guided_regex": _NEVER,
         "guided_choice": _NEVER,
         "guided_grammar": _NEVER,
-        "return_token_ids": _one_of(False),
-        "return_timings": _one_of(False),
         "metadata": _one_of({}),
         "store": _one_of(False),
         "service_tier": _one_of("auto", "default"),
@@ -152,8 +149,8 @@ UNAVAILABLE = Unavailable(
 """Those of both endpoints."""
 
 
-def check_common(request: GenerationFields, model_id: str) -> None:
-    """The checks of both endpoints that a type cannot express.
+def check_common(request: GenerationFields, model_id: str, *, allows_no_tokens: bool = False) -> None:
+    """The checks of both endpoints that a type cannot express; `allows_no_tokens` lets max_tokens be 0.
 
     Raises:
         NotFound: another model than the served one.
@@ -166,8 +163,8 @@ def check_common(request: GenerationFields, model_id: str) -> None:
             code="model_not_found",
         )
     UNAVAILABLE.refuse(request)
-    if request.best_of is not None and not _one_of(request.n or 1)(request.best_of):
-        raise BadRequest("best_of is not available yet", param="best_of")
+    if request.max_tokens == 0 and not allows_no_tokens:
+        raise BadRequest("max_tokens: expected at least 1 (0 with echo on /v1/completions)", param="max_tokens")
     if request.seed is not None and not _SEED_MIN <= request.seed <= _SEED_MAX:
         raise BadRequest(f"seed: expected a 64-bit integer, {_SEED_MIN} to {_SEED_MAX}", param="seed")
     if request.stop == "":

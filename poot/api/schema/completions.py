@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated
 
 import msgspec
 
-from poot.api.schema.common import GenerationFields, LogprobCount, Unavailable, check_common
+from poot.api.schema.common import MAX_CHOICES, GenerationFields, LogprobCount, check_common
 from poot.api.schema.decode import decode
 from poot.errors import BadRequest
 
@@ -24,8 +24,14 @@ class CompletionRequest(GenerationFields, forbid_unknown_fields=True, frozen=Tru
 
     prompt: str | list[str | int | list[int]]
     logprobs: LogprobCount | None = None
-    echo: Any = None
-    suffix: Any = None
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] | None = None
+
+    @property
+    def num_drawn(self) -> int:
+        """Sequences of each prompt, of which the `n` likeliest are the answer."""
+        return max(self.best_of or 1, self.n or 1)
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -51,12 +57,6 @@ class CompletionRequest(GenerationFields, forbid_unknown_fields=True, frozen=Tru
         return [item for item in prompt if not isinstance(item, int)]
 
 
-_UNAVAILABLE = Unavailable(
-    {
-        "echo": lambda given: given is False,
-        "suffix": lambda given: given == "",
-    }
-)
 _decoder = msgspec.json.Decoder(CompletionRequest)
 
 
@@ -67,13 +67,26 @@ def decode_completion(body: bytes, model_id: str) -> CompletionRequest:
         BadRequest, NotFound: as `decode` and `check_common` say.
     """
     request = decode(body, _decoder)
-    check_common(request, model_id)
-    _UNAVAILABLE.refuse(request)
+    check_common(request, model_id, allows_no_tokens=bool(request.echo))
+    _check_best_of(request)
+    if request.suffix and request.echo:
+        raise BadRequest("suffix: an echo has no place for it; leave one of the two out", param="suffix")
     num_prompts = len(request.prompts)
-    num_choices = num_prompts * (request.n or 1)
+    num_choices = num_prompts * request.num_drawn
     if num_choices > MAX_PROMPTS:
         raise BadRequest(
-            f"prompt: {num_prompts} prompts with n={request.n or 1} are {num_choices} choices; at most {MAX_PROMPTS}",
+            f"prompt: {num_prompts} prompts with {request.num_drawn} choices each are {num_choices}; "
+            f"at most {MAX_PROMPTS}",
             param="prompt",
         )
     return request
+
+
+def _check_best_of(request: CompletionRequest) -> None:
+    best_of, n = request.best_of, request.n or 1
+    if best_of is None:
+        return
+    if best_of < n:
+        raise BadRequest(f"best_of: {best_of} is less than n={n}", param="best_of")
+    if request.stream and best_of > n:
+        raise BadRequest("best_of: a stream cannot take back what it sent; best_of must equal n", param="best_of")

@@ -27,7 +27,7 @@ _STEP_OF_BRACKET = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*?)`(?: - at `\$(?P<path>[^`]*)`)?", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>[^`]*)`(?: - at `\$(?P<path>[^`]*)`)?")
-_AT = re.compile(r"(?P<problem>.*?) - at `(?:key in )?\$(?P<path>[^`]*)`", re.DOTALL)
+_AT = re.compile(r"(?P<problem>.*?) - at (?:`key` in )?`\$(?P<path>[^`]*)`", re.DOTALL)
 
 T = TypeVar("T")
 

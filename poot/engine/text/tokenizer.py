@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import tokenizers
 
 from poot.engine.text.detokenizer import Detokenizer
+from poot.engine.text.fim_tokens import FimTokens
 from poot.engine.text.library import is_library_failure
 from poot.engine.text.special import SpecialTokens
 from poot.engine.text.vocabulary import Vocabulary
@@ -78,6 +79,7 @@ class Tokenizer:
         bos_id: the beginning-of-sequence token, or None.
         eos_ids: tokens that end a generation: end of sequence and end of turn.
         variables: bos_token and the like, for chat templates.
+        fim: the marks of fill-in-the-middle, None where the model has none or nobody looked.
     """
 
     def __init__(self, parts: TokenizerParts) -> None:
@@ -90,6 +92,7 @@ class Tokenizer:
         self.variables = dict(parts.variables)
         self._prefix_ids = list(parts.prefix_ids)
         self._suffix_ids = list(parts.suffix_ids)
+        self.fim: FimTokens | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -197,6 +200,11 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         """`token_id` for display; a special token shows as its name."""
         return self.vocabulary.token_text(token_id)
+
+    def token_id(self, piece: str) -> int | None:
+        """The id whose piece in the file is `piece`, special or not; None where the vocabulary has no such piece."""
+        special = self.special_tokens.special.get(piece)
+        return special if special is not None else self._library.token_to_id(piece)
 
     def is_special(self, token_id: int) -> bool:
         """Whether `token_id` is never text."""

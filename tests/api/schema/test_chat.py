@@ -14,6 +14,7 @@ from poot.errors import BadRequest, RequestError, UnsupportedCapability
 from tests.api.schema.test_decode import json_values
 
 HELLO = {"role": "user", "content": "hello"}
+CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": [2]}'}}
 
 
 def decode(**fields: Any) -> ChatRequest:
@@ -56,6 +57,53 @@ def test_what_a_client_sends_back_from_an_answer_is_taken() -> None:
     assert render(message) == [{"role": "assistant", "content": "hello"}]
 
 
+def test_calls_and_their_results_reach_the_template_with_arguments_as_an_object() -> None:
+    assert render(
+        HELLO,
+        {"role": "assistant", "content": None, "tool_calls": [CALL, {"function": {"name": "now"}}]},
+        {"role": "tool", "content": "3", "tool_call_id": "call_1"},
+    ) == [
+        HELLO,
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": [2]}}},
+                {"type": "function", "function": {"name": "now", "arguments": {}}},
+            ],
+        },
+        {"role": "tool", "content": "3", "tool_call_id": "call_1"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "adds"),
+    [
+        ({}, True),
+        ({"add_generation_prompt": False}, False),
+        ({"continue_final_message": True}, False),
+        ({"continue_final_message": True, "add_generation_prompt": False}, False),
+        ({"continue_final_message": False, "add_generation_prompt": True}, True),
+    ],
+)
+def test_a_new_turn_is_begun_unless_the_last_message_is_continued(fields: dict[str, Any], adds: bool) -> None:
+    assert decode(**fields).adds_generation_prompt is adds
+
+
+def test_a_message_cannot_be_continued_and_followed() -> None:
+    with pytest.raises(BadRequest) as caught:
+        decode(add_generation_prompt=True, continue_final_message=True)
+    assert caught.value.param == "continue_final_message"
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "documents", "add_generation_prompt"])
+def test_template_variables_stand_in_for_no_field(name: str) -> None:
+    decode(chat_template_kwargs={"enable_thinking": False})
+    with pytest.raises(BadRequest) as caught:
+        decode(chat_template_kwargs={name: 1})
+    assert caught.value.param == f"chat_template_kwargs.{name}"
+
+
 @pytest.mark.parametrize(
     ("messages", "param"),
     [
@@ -73,8 +121,16 @@ def test_what_a_client_sends_back_from_an_answer_is_taken() -> None:
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
         ([{"role": "user", "content": [{"type": "poem"}]}], "messages[0].content[0].type"),
         ([{"role": "user", "content": "x", "surprise": 1}], "messages[0].surprise"),
-        ([{"role": "tool", "content": "x", "tool_call_id": "1"}], "messages[0].role"),
-        ([{"role": "assistant", "tool_calls": [{"id": "1"}]}], "messages[0].tool_calls"),
+        ([{"role": "function", "content": "x", "name": "f"}], "messages[0].role"),
+        ([{"role": "assistant", "content": "", "function_call": {"name": "f"}}], "messages[0].function_call"),
+        ([{"role": "assistant", "tool_calls": []}], "messages[0].content"),
+        ([{"role": "assistant", "tool_calls": [{"id": "1"}]}], "messages[0].tool_calls[0].function"),
+        ([{"role": "user", "content": "x", "tool_calls": [CALL]}], "messages[0].tool_calls"),
+        ([{"role": "assistant", "tool_calls": [{**CALL, "type": "custom"}]}], "messages[0].tool_calls[0].type"),
+        (
+            [{"role": "assistant", "tool_calls": [CALL, {"function": {"name": "f", "arguments": "[1]"}}]}],
+            "messages[0].tool_calls[1].function.arguments",
+        ),
     ],
 )
 def test_a_wrong_message_is_named(messages: Any, param: str) -> None:
@@ -136,9 +192,6 @@ def test_other_logprobs_are_refused(fields: dict[str, Any], param: str) -> None:
         {"functions": []},
         {"function_call": "none"},
         {"modalities": ["text"]},
-        {"add_generation_prompt": True},
-        {"continue_final_message": False},
-        {"chat_template_kwargs": {}},
         {"reasoning_effort": "none"},
         {"verbosity": "medium"},
         {"audio": None, "prediction": None, "web_search_options": None, "chat_template": None},
@@ -161,10 +214,7 @@ def test_what_is_not_built_passes_where_it_asks_for_nothing(fields: dict[str, An
         {"web_search_options": {}},
         {"reasoning_effort": "high"},
         {"verbosity": "low"},
-        {"add_generation_prompt": False},
-        {"continue_final_message": True},
         {"chat_template": "{{ x }}"},
-        {"chat_template_kwargs": {"a": 1}},
     ],
 )
 def test_what_is_not_built_is_refused_by_name(fields: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The fields of completions alone: the forms of a prompt, logprobs, echo and suffix."""
+"""The fields of completions alone: the forms of a prompt, logprobs, echo, suffix and best_of."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_prompt_is_required() -> None:
 def test_prompts_times_n_are_bounded() -> None:
     decode(prompt=["a"] * MAX_PROMPTS)
     decode(prompt=["a"] * 16, n=128)
-    for fields in ({"prompt": ["a"] * (MAX_PROMPTS + 1)}, {"prompt": ["a"] * 17, "n": 128}):
+    for fields in ({"prompt": ["a"] * (MAX_PROMPTS + 1)}, {"prompt": ["a"] * 17, "best_of": 128}):
         with pytest.raises(BadRequest, match="at most 2048") as caught:
             decode(**fields)
         assert caught.value.param == "prompt"
@@ -83,15 +83,34 @@ def test_other_logprobs_are_refused(value: Any) -> None:
     assert caught.value.param == "logprobs"
 
 
-@pytest.mark.parametrize("fields", [{"echo": False}, {"echo": None}, {"suffix": ""}, {"suffix": None}])
-def test_echo_and_suffix_pass_where_they_ask_for_nothing(fields: dict[str, Any]) -> None:
-    decode(prompt="a", **fields)
+@pytest.mark.parametrize(("name", "value"), [("echo", 0), ("echo", "true"), ("suffix", 5), ("best_of", 0)])
+def test_other_kinds_of_echo_suffix_and_best_of_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(BadRequest) as caught:
+        decode(prompt="a", **{name: value})
+    assert caught.value.param == name
 
 
-@pytest.mark.parametrize("fields", [{"echo": True}, {"echo": 0}, {"suffix": "x"}])
-def test_echo_and_suffix_are_refused_by_name(fields: dict[str, Any]) -> None:
-    with pytest.raises(BadRequest, match="is not available yet"):
+def test_an_echo_leaves_no_place_for_a_suffix() -> None:
+    decode(prompt="a", echo=True, suffix="")
+    with pytest.raises(BadRequest) as caught:
+        decode(prompt="a", echo=True, suffix="b")
+    assert caught.value.param == "suffix"
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_drawn"),
+    [({}, 1), ({"n": 3}, 3), ({"best_of": 4}, 4), ({"n": 2, "best_of": 128}, 128), ({"n": 2, "best_of": 2}, 2)],
+)
+def test_as_many_are_drawn_as_n_or_best_of_says(fields: dict[str, Any], num_drawn: int) -> None:
+    assert decode(prompt="a", **fields).num_drawn == num_drawn
+
+
+@pytest.mark.parametrize("fields", [{"n": 2, "best_of": 1}, {"best_of": 129}, {"best_of": 2, "stream": True}])
+def test_a_best_of_below_n_over_the_limit_or_in_a_stream_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest) as caught:
         decode(prompt="a", **fields)
+    assert caught.value.param == "best_of"
+    decode(prompt="a", n=2, best_of=2, stream=True)
 
 
 def test_fields_of_chats_are_unknown_here() -> None:

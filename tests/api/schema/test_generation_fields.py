@@ -43,6 +43,14 @@ GOOD: dict[str, list[Any]] = {
     "seed": [0, -1, -(2**63), 2**64 - 1, None],
     "stop": ["a", [], ["a"], ["a"] * 16, None],
     "ignore_eos": [True, False, None],
+    "presence_penalty": [-2, 0, 2.0, None],
+    "frequency_penalty": [-2, 0.5, 2, None],
+    "repetition_penalty": [1e-9, 1, 10, None],
+    "stop_token_ids": [[], [0], [10**18], [5] * 128, None],
+    "include_stop_str_in_output": [True, False, None],
+    "skip_special_tokens": [True, False, None],
+    "return_token_ids": [True, False, None],
+    "return_timings": [True, False, None],
     "n": [1, 128, None],
     "stream": [True, False, None],
     "user": ["", "someone", None],
@@ -62,6 +70,15 @@ BAD: dict[str, list[Any]] = {
     "seed": [2**64, -(2**63) - 1, 10**30, 1.0, "1", True],
     "stop": ["", [""], ["a", ""], ["a"] * 17, 5, [5], {}],
     "ignore_eos": [1, "true"],
+    "logit_bias": [{"5": 100.5}, {"5": -101}, {"x": 1}, {"-1": 1}, {"1.0": 1}, {"5": "1"}, {"5": True}, [], 0],
+    "presence_penalty": [-2.001, 2.001, "0", False],
+    "frequency_penalty": [-2.001, 2.001, False],
+    "repetition_penalty": [0, -1, 10.001, True],
+    "stop_token_ids": [[-1], [1.0], ["1"], [True], 5, [5] * 129],
+    "include_stop_str_in_output": [1, "true"],
+    "skip_special_tokens": [0, "false"],
+    "return_token_ids": [1],
+    "return_timings": [1],
     "n": [0, 129, -1, 1.0, "1"],
     "stream": [1, "true"],
     "stream_options": [[], "x"],
@@ -135,42 +152,22 @@ def test_usage_in_a_stream_is_asked_for(decode: Decode, options: Any, expected: 
 
 
 NEUTRAL: dict[str, list[Any]] = {
-    "logit_bias": [{}],
-    "presence_penalty": [0, 0.0],
-    "frequency_penalty": [0, 0.0],
-    "repetition_penalty": [1, 1.0],
-    "stop_token_ids": [[]],
-    "include_stop_str_in_output": [False],
-    "skip_special_tokens": [True],
-    "best_of": [1],
     "response_format": [{"type": "text"}],
     "guided_json": [],
     "guided_regex": [],
     "guided_choice": [],
     "guided_grammar": [],
-    "return_token_ids": [False],
-    "return_timings": [False],
     "metadata": [{}],
     "store": [False],
     "service_tier": ["auto", "default"],
 }
 
 ASKING: dict[str, list[Any]] = {
-    "logit_bias": [{"5": 1}, [], 0],
-    "presence_penalty": [0.5, -1, False, "0"],
-    "frequency_penalty": [0.5, False],
-    "repetition_penalty": [1.1, 0, True],
-    "stop_token_ids": [[1]],
-    "include_stop_str_in_output": [True],
-    "skip_special_tokens": [False],
-    "best_of": [2, 0, True, "1"],
     "response_format": [{"type": "json_object"}, {}, "text"],
     "guided_json": [{}],
     "guided_regex": ["a*"],
     "guided_choice": [["a"]],
     "guided_grammar": [""],
-    "return_token_ids": [True],
-    "return_timings": [True],
     "metadata": [{"a": "b"}],
     "store": [True],
     "service_tier": ["flex"],
@@ -191,10 +188,19 @@ def test_what_is_not_built_is_refused_by_name(decode: Decode, name: str, value: 
     assert caught.value.param == name
 
 
-def test_best_of_may_equal_n(decode: Decode) -> None:
-    decode(n=3, best_of=3)
-    with pytest.raises(BadRequest):
-        decode(n=3, best_of=1)
+def test_biases_go_by_token_id(decode: Decode) -> None:
+    assert decode(logit_bias={"5": -100, "0": 100, "261": 0.5}).logit_bias == {5: -100, 0: 100, 261: 0.5}
+    assert len(decode(logit_bias={str(token): 1 for token in range(1024)}).logit_bias or {}) == 1024
+    with pytest.raises(BadRequest) as caught:
+        decode(logit_bias={str(token): 1 for token in range(1025)})
+    assert caught.value.param == "logit_bias"
+
+
+def test_no_tokens_at_all_are_asked_for_with_an_echo_only(decode: Decode) -> None:
+    with pytest.raises(BadRequest, match="max_tokens: expected at least 1") as caught:
+        decode(max_tokens=0)
+    assert caught.value.param == "max_tokens"
+    assert decode_with_completion(max_tokens=0, echo=True).token_limit == 0
 
 
 def test_stop_is_always_a_tuple(decode: Decode) -> None:
