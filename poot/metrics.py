@@ -129,6 +129,11 @@ class Metrics:
         self.cancelled = counter("cancelled", "Sequences released before they finished.")
         self.draft_proposed_tokens = counter("draft_proposed_tokens", "Tokens proposed by speculation.")
         self.draft_accepted_tokens = counter("draft_accepted_tokens", "Proposed tokens the target model agreed with.")
+        self.encode_texts_waiting = gauge("encode_texts_waiting", "Texts that no encode pass has taken yet.")
+        self.encode_passes = counter("encode_passes", "Encode passes run.")
+        self.encode_texts = counter("encode_texts", "Texts encoded, or pairs scored.")
+        self.encode_tokens = counter("encode_tokens", "Tokens of those texts; nothing is padded.")
+        self.encode_pass_wall_seconds = counter("encode_pass_wall_seconds", "Host wall seconds of all encode passes.")
         registry.register(_DeviceTimingCollector(self))
 
         for protocol in PROTOCOLS:

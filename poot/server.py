@@ -23,12 +23,14 @@ from poot.devices.base import Device
 from poot.devices.select import select_device
 from poot.engine.checkpoint import Checkpoint, open_checkpoint
 from poot.engine.device_thread import DeviceThread
+from poot.engine.encode_runner import EncodeRunner
 from poot.engine.engine import Engine, EngineInfo
-from poot.engine.models import DecoderModel, load_model
-from poot.engine.runner import Prepared, prepare_decoder
+from poot.engine.models.served import ServedModel, load_served
+from poot.engine.models.task import Task, read_task
+from poot.engine.runner import Prepared, prepare
 from poot.engine.sampling.defaults import read_sampling_defaults
 from poot.engine.text import ChatTemplate, Tokenizer, load_tokenizer, select_template
-from poot.errors import StartupError
+from poot.errors import ConfigError, StartupError
 from poot.metrics import Metrics
 from poot.net.listener import Server
 from poot.progress import LoadProgress
@@ -96,7 +98,7 @@ class Served:
         *,
         checkpoint: Checkpoint,
         device: Device,
-        model: DecoderModel,
+        model: ServedModel,
         prepared: Prepared,
         tokenizer: Tokenizer,
         chat: ChatTemplate | None,
@@ -105,15 +107,16 @@ class Served:
         self.tokenizer = tokenizer
         self.chat = chat
         self.device = device
+        self.text_encoder = model.text_encoder(prepared.plan.max_seq)
         self.info = EngineInfo(
             model_id=model_id(checkpoint),
-            task="generate",
+            task=model.task.value,
             backend=device.name,
             device=device.description,
             rows=prepared.plan.num_rows,
             max_seq=prepared.plan.max_seq,
-            vocab_size=model.spec.vocab_size,
-            context_limit=model.spec.max_positions,
+            vocab_size=model.vocab_size,
+            context_limit=model.model_limit,
             created=int(time.time()),
             weight_bytes=prepared.plan.terms["weights"],
             kv_bytes=prepared.kv_bytes,
@@ -122,7 +125,8 @@ class Served:
         )
 
     def engine(self, executor: DeviceThread, metrics: Metrics) -> Engine:
-        """An engine over the prepared program; `executor` runs its steps."""
+        """An engine over the prepared programs; `executor` runs its steps and passes."""
+        encode = self.prepared.encode
         return Engine(
             model=self.info,
             tokenizer=self.tokenizer,
@@ -132,6 +136,14 @@ class Served:
             token_budget=self.prepared.token_budget,
             mixed_token_budget=self.prepared.mixed_token_budget,
             metrics=metrics,
+            encode_runner=EncodeRunner(
+                text_encoder=self.text_encoder,
+                program=encode.program,
+                max_texts=encode.max_texts,
+                token_budget=encode.token_budget,
+                executor=executor,
+                metrics=metrics,
+            ),
         )
 
 
@@ -174,12 +186,29 @@ def _load(config: Config) -> Served:
     budget = device.memory()
     checkpoint = open_checkpoint(config.model)
     tokenizer = load_tokenizer(checkpoint)
-    chat = select_template(checkpoint, config.engine.chat_template, config.engine.chat_template_origin)
+    chat = _select_chat(checkpoint, config)
     with LoadProgress(str(checkpoint.path.name)) as progress:
-        model = load_model(checkpoint, device, max_positions=config.engine.max_seq, progress=progress.update)
-    prepared = prepare_decoder(model, device, config.engine, budget)
+        model = load_served(
+            checkpoint, device, tokenizer=tokenizer, max_seq=config.engine.max_seq, progress=progress.update
+        )
+    prepared = prepare(model, device, config.engine, budget)
     logger.info("rehearsed the largest step in %.2f s", prepared.rehearsal_seconds)
     return Served(checkpoint=checkpoint, device=device, model=model, prepared=prepared, tokenizer=tokenizer, chat=chat)
+
+
+def _select_chat(checkpoint: Checkpoint, config: Config) -> ChatTemplate | None:
+    """The template chats are rendered through; None for a model that does not chat.
+
+    Raises:
+        ConfigError: a template flag for a model that does not generate.
+        CheckpointError: the template does not compile.
+    """
+    engine = config.engine
+    if read_task(checkpoint) is Task.GENERATE:
+        return select_template(checkpoint, engine.chat_template, engine.chat_template_origin)
+    if engine.chat_template is not None:
+        raise ConfigError(f"{engine.chat_template_origin}: this model does not generate, so it renders no chat")
+    return None
 
 
 async def serve(config: Config, served: Served) -> int:

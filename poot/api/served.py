@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from poot.engine.encoding import EncodeText, FloatArray, Pooling, TextEncoder
 from poot.engine.sampling.defaults import SamplingDefaults
 from poot.engine.sequence import Event, GenerationRequest
 from poot.engine.text import ChatTemplate, Tokenizer
@@ -73,7 +74,7 @@ class EventStream(Protocol):
 
 
 class ServedEngine(Protocol):
-    """A generative engine as the API sees it."""
+    """An engine as the API sees it: it generates, or encodes, or both."""
 
     @property
     def model(self) -> ServedModel: ...
@@ -86,7 +87,25 @@ class ServedEngine(Protocol):
     @property
     def is_draining(self) -> bool: ...
 
+    @property
+    def generates(self) -> bool:
+        """Whether `open` may be called."""
+
+    @property
+    def encoder(self) -> TextEncoder | None:
+        """The text side of embeddings and scores; None where the model gives neither."""
+
     def statistics(self) -> Statistics: ...
+
+    async def encode(self, texts: Sequence[EncodeText], pooling: Pooling) -> FloatArray:
+        """A vector for each text, f32 `[num_texts, dim]`. Only where `encoder` is not None.
+
+        Cancelled, it drops what no pass has taken.
+
+        Raises:
+            Draining: the engine takes no new requests, or ended this one.
+            EngineError: a pass failed.
+        """
 
     def open(self, request: GenerationRequest) -> AbstractAsyncContextManager[EventStream]:
         """A channel of `Opened`, `Delta`s, then `Finished` or `Failed`. Leaving the block releases the row.

@@ -18,6 +18,17 @@ import numpy as np
 from poot.devices.base import FloatArray, LongArray
 from poot.devices.encode import Pooling
 
+__all__ = [
+    "EncodeProfile",
+    "EncodeText",
+    "FloatArray",
+    "Pooling",
+    "ScoreActivation",
+    "TextEncoder",
+    "finish",
+    "score",
+]
+
 
 class ScoreActivation(Enum):
     """What a cross-encoder's config makes of its logit."""

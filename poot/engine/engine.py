@@ -1,4 +1,5 @@
-"""The engine's public face: token ids in, events out. The only async file of the package beside the device thread.
+"""The engine's public face: token ids in, events out. With the device thread and
+the encode runner, the only async code of the package.
 
 One task, the device task, owns scheduler and device. Everyone else talks to it through two queues that it empties
 between steps: sequences that arrived, and sequences that are to be released. Both sides run on the event loop, so a
@@ -13,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator
+from collections.abc import Sequence as SequenceOf
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -20,8 +22,11 @@ import anyio
 from anyio.abc import TaskStatus
 from anyio.streams.memory import MemoryObjectReceiveStream
 
-from poot.devices.base import KV_BLOCK_SIZE, Program, StepResult
+from poot.devices.base import KV_BLOCK_SIZE, FloatArray, Program, StepResult
+from poot.devices.encode import Pooling
 from poot.engine.device_thread import StepExecutor
+from poot.engine.encode_runner import EncodeRunner
+from poot.engine.encoding import EncodeText, TextEncoder
 from poot.engine.generation import Clock, Generation
 from poot.engine.kv.allocator import BlockAllocator
 from poot.engine.sampling.defaults import SamplingDefaults
@@ -76,9 +81,11 @@ class Engine:
     Args:
         model: what is served.
         tokenizer, chat: the model's text side; `chat` is None for a model without a template.
-        program: the recorded step, for up to `model.rows` rows and `token_budget` tokens.
+        program: the recorded step, for up to `model.rows` rows and `token_budget` tokens; None for a model that only
+            encodes.
         executor: where the blocking half of a step runs.
         token_budget, mixed_token_budget: most tokens of a step, without and with decoding rows in it.
+        encode_runner: runs encode passes between steps; None for a model that only generates.
     """
 
     def __init__(
@@ -87,15 +94,17 @@ class Engine:
         model: EngineInfo,
         tokenizer: Tokenizer,
         chat: ChatTemplate | None,
-        program: Program,
+        program: Program | None,
         executor: StepExecutor,
         token_budget: int,
         mixed_token_budget: int,
         metrics: Metrics,
+        encode_runner: EncodeRunner | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.chat = chat
+        self._encode_runner = encode_runner
         self._program = program
         self._executor = executor
         self._metrics = metrics
@@ -126,12 +135,47 @@ class Engine:
         """Ends every open sequence with a `Failed` event that says `message`. For the drain deadline."""
         for generation in [*self._generations.values(), *self._arrivals]:
             self._fail(generation, message, draining=True)
+        if self._encode_runner is not None:
+            self._encode_runner.abort(message)
+
+    @property
+    def generates(self) -> bool:
+        """Whether `open` may be called: the model is a language model."""
+        return self._program is not None
+
+    @property
+    def encoder(self) -> TextEncoder | None:
+        """The text side of embeddings and scores; None where the model gives neither (then `encode` is not called)."""
+        return None if self._encode_runner is None else self._encode_runner.text_encoder
+
+    async def encode(self, texts: SequenceOf[EncodeText], pooling: Pooling) -> FloatArray:
+        """A vector for each text, f32 `[num_texts, dim]` in their order: an embedding, or one logit.
+
+        Texts of all requests that wait at the same time share passes. Cancelled, texts that no pass has taken are
+        dropped, and a pass in flight runs on without them.
+
+        Args:
+            texts: each of at most `encoder.profile.max_tokens` tokens.
+
+        Raises:
+            Draining: the engine takes no new requests, or ended this one at the drain deadline.
+            EngineError: a pass failed, or a vector is not finite.
+        """
+        assert self._encode_runner is not None
+        if self._is_draining:
+            raise Draining("the server is shutting down and takes no new requests")
+        return await self._encode_runner.encode(texts, pooling, self._wake_up)
+
+    def _wake_up(self) -> None:
+        self._wake.set()
 
     def statistics(self) -> EngineStatistics:
         return EngineStatistics(
             rows_held=self._scheduler.num_running,
             kv_blocks_held=self._allocator.num_held,
-            waiting=self._scheduler.num_waiting + len(self._arrivals),
+            waiting=self._scheduler.num_waiting
+            + len(self._arrivals)
+            + (0 if self._encode_runner is None else self._encode_runner.num_waiting_texts),
         )
 
     @asynccontextmanager
@@ -182,11 +226,13 @@ class Engine:
         while True:
             self._take_commands()
             plan = self._scheduler.compose()
-            if plan is None:
+            if plan is not None:
+                await self._run_step(plan)
+            # One pass after each step: generation and embeddings take turns while both have work.
+            has_encoded = self._encode_runner is not None and await self._encode_runner.run_pass()
+            if plan is None and not has_encoded:
                 await self._wake.wait()
                 self._wake = anyio.Event()
-                continue
-            await self._run_step(plan)
 
     def _take_commands(self) -> None:
         while self._arrivals:
@@ -230,6 +276,7 @@ class Engine:
         self._deliver(plan, result, now)
 
     def _execute(self, plan: StepPlan) -> StepResult:
+        assert self._program is not None
         return self._program.launch(build_step(plan, max_blocks=self._max_blocks)).tokens()
 
     def _deliver(self, plan: StepPlan, result: StepResult, now: float) -> None:

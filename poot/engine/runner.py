@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from poot.config import EngineConfig
 from poot.devices.base import KV_BLOCK_SIZE, Bucket, Device, KvLayout, MemoryBudget, Program
-from poot.engine.models import DecoderModel
+from poot.devices.encode import EncodeBucket, EncodeProgram
+from poot.engine.encode_step import rehearsal_pass
+from poot.engine.models.served import ServedModel
 from poot.engine.plan import Plan, fit
 from poot.engine.step import rehearsal_step
 
@@ -29,11 +31,36 @@ TOKEN_BUDGET = 512
 MIXED_TOKEN_BUDGET = 128
 
 
+# The same for an encode pass of an encoder, whose time a short request waits for: longer passes gained nothing in
+# products of MiniLM's size, and their activations leave the second-level cache.
+ENCODE_TOKEN_BUDGET = 2048
+
+# Rows, that is texts of one pass, fitted for when --rows is not given (configuration reference).
+DEFAULT_ENCODER_ROWS = 32
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedEncode:
+    """An encode program ready to serve.
+
+    Attributes:
+        token_budget: most tokens of a pass of several texts; one text alone may be as long as texts are served.
+    """
+
+    program: EncodeProgram
+    max_texts: int
+    token_budget: int
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """A program ready to serve, and the plan it was fitted to."""
+    """Programs ready to serve, and the plan they were fitted to.
 
-    program: Program
+    `program` is None where the model does not generate.
+    """
+
+    program: Program | None
+    encode: PreparedEncode
     plan: Plan
     kv_bytes: int
     token_budget: int
@@ -46,8 +73,8 @@ def kv_layout(layers: Sequence[tuple[int, int]], num_rows: int, max_seq: int) ->
     return KvLayout(num_blocks=num_rows * -(-max_seq // KV_BLOCK_SIZE), layers=tuple(layers))
 
 
-def prepare_decoder(model: DecoderModel, device: Device, config: EngineConfig, budget: MemoryBudget) -> Prepared:
-    """Fits, allocates, records and rehearses a decoder.
+def prepare(model: ServedModel, device: Device, config: EngineConfig, budget: MemoryBudget) -> Prepared:
+    """Fits, allocates, records and rehearses a model: its decode shapes where it generates, and its encode shapes.
 
     Args:
         budget: device memory as it was before the model was loaded.
@@ -55,31 +82,30 @@ def prepare_decoder(model: DecoderModel, device: Device, config: EngineConfig, b
     Raises:
         CapacityError: the workload does not fit even at one row of 128 positions.
     """
-    spec = model.spec
-    sizes = {
-        "hidden_size": spec.hidden_size,
-        "intermediate_size": max(layer.intermediate_size for layer in spec.layers),
-        "vocab_size": spec.vocab_size,
-        "max_positions": spec.max_positions,
-        "num_heads": max(layer.num_heads for layer in spec.layers),
-        "num_kv_heads": max(layer.num_kv_heads for layer in spec.layers),
-        "head_dim": max(layer.head_dim for layer in spec.layers),
-    }
+    decoder = model.decoder
+    encode_budget = ENCODE_TOKEN_BUDGET if decoder is None else TOKEN_BUDGET
 
     def bucket(num_rows: int, max_seq: int) -> Bucket:
         return Bucket(num_rows=num_rows, num_tokens=max(TOKEN_BUDGET, num_rows), max_positions=max_seq)
 
-    def terms(num_rows: int, max_seq: int) -> dict[str, int]:
-        return {
-            "weights": device.weight_bytes(),
-            "kv": device.kv_bytes(kv_layout(model.kv_layers, num_rows, max_seq)),
-            "step": device.step_bytes(bucket(num_rows, max_seq), spec_sizes={**sizes, "max_positions": max_seq}),
-        }
+    def encode_bucket(num_rows: int, max_seq: int) -> EncodeBucket:
+        num_tokens = max(max_seq, min(encode_budget, num_rows * max_seq))
+        return EncodeBucket(num_texts=num_rows, num_tokens=num_tokens, max_text_tokens=max_seq)
 
+    def terms(num_rows: int, max_seq: int) -> dict[str, int]:
+        needed = {"weights": device.weight_bytes()}
+        if decoder is not None:
+            sizes = {**model.spec_sizes, "max_positions": max_seq}
+            needed["kv"] = device.kv_bytes(kv_layout(decoder.kv_layers, num_rows, max_seq))
+            needed["step"] = device.step_bytes(bucket(num_rows, max_seq), spec_sizes=sizes)
+        needed["encode"] = device.encode_bytes(encode_bucket(num_rows, max_seq), spec_sizes=model.spec_sizes)
+        return needed
+
+    default_rows = DEFAULT_ENCODER_ROWS if decoder is None else DEFAULT_DECODER_ROWS
     plan = fit(
-        num_rows=config.rows if config.rows is not None else DEFAULT_DECODER_ROWS,
+        num_rows=config.rows if config.rows is not None else default_rows,
         max_seq=config.max_seq,
-        model_limit=spec.max_positions,
+        model_limit=model.model_limit,
         budget=budget,
         terms=terms,
     )
@@ -92,16 +118,28 @@ def prepare_decoder(model: DecoderModel, device: Device, config: EngineConfig, b
         plan.total_bytes,
         plan.available_bytes,
     )
-    device.allocate_kv(kv_layout(model.kv_layers, plan.num_rows, plan.max_seq))
     settled = bucket(plan.num_rows, plan.max_seq)
-    program = device.record(model.forward, settled)
-    step = rehearsal_step(num_rows=plan.num_rows, max_seq=plan.max_seq, token_budget=settled.num_tokens)
+    program = None
+    if decoder is not None:
+        device.allocate_kv(kv_layout(decoder.kv_layers, plan.num_rows, plan.max_seq))
+        program = device.record(decoder.forward, settled)
+    settled_encode = encode_bucket(plan.num_rows, plan.max_seq)
+    encode_program = device.record_encode(model.encode_forward, settled_encode)
     started = time.monotonic()
-    program.launch(step).tokens()
+    if program is not None:
+        program.launch(
+            rehearsal_step(num_rows=plan.num_rows, max_seq=plan.max_seq, token_budget=settled.num_tokens)
+        ).tokens()
+    encode_program.launch(rehearsal_pass(settled_encode)).vectors()
     return Prepared(
         program=program,
+        encode=PreparedEncode(
+            program=encode_program,
+            max_texts=plan.num_rows,
+            token_budget=min(encode_budget, settled_encode.num_tokens),
+        ),
         plan=plan,
-        kv_bytes=plan.terms["kv"],
+        kv_bytes=plan.terms.get("kv", 0),
         token_budget=settled.num_tokens,
         mixed_token_budget=max(MIXED_TOKEN_BUDGET, plan.num_rows),
         rehearsal_seconds=time.monotonic() - started,
