@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
+import numpy as np
 import pytest
 import torch
 
 from poot.devices.base import Ops
-from poot.devices.encode import Pooling
+from poot.devices.encode import EncodeBucket, EncodeStep, Pooling
+from poot.devices.torch_device import CpuDevice
 from poot.engine.checkpoint import open_checkpoint
 from poot.engine.models.served import ServedModel, load_served
 from poot.engine.models.task import Task
@@ -100,3 +102,26 @@ def test_a_plain_decoder_generates_and_embeds_by_its_last_token(small_model: Cal
     profile = served.text_encoder(64).profile
     assert (profile.embeds, profile.dim, profile.pooling) == (True, 48, Pooling.LAST)
     assert (served.dim, served.model_limit, served.vocab_size) == (48, 128, VOCAB_SIZE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_cpu_device_embeds_as_transformers(small_model: Callable[[str], SmallModel], name: str) -> None:
+    model = small_model(name)
+    device = CpuDevice(threads=1)
+    served = load_served(open_checkpoint(model.directory), device, tokenizer=chat_tokenizer(), max_seq=64)
+    num_tokens = sum(map(len, TEXTS))
+    bucket = EncodeBucket(num_texts=len(TEXTS), num_tokens=num_tokens, max_text_tokens=40)
+    program = device.record_encode(served.encode_forward, bucket)
+    starts = np.cumsum([0, *map(len, TEXTS)]).astype(np.int32)
+    poolings = (Pooling.LAST, Pooling.CLS, Pooling.MEAN, Pooling.LAST)
+    step = EncodeStep(
+        token_ids=np.concatenate(TEXTS).astype(np.int64),
+        positions=np.concatenate([np.arange(len(ids)) for ids in TEXTS]),
+        token_types=np.zeros(num_tokens, np.int64),
+        text_starts=starts,
+        pooling=poolings,
+        pool_starts=np.zeros(len(TEXTS), np.int32),
+    )
+    found = normalized(torch.from_numpy(program.launch(step).vectors()))
+    expected = torch.stack([reference(model, ids, pooling) for ids, pooling in zip(TEXTS, poolings, strict=True)])
+    assert (found - expected).abs().max() <= TOLERANCE
