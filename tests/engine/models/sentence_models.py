@@ -9,10 +9,10 @@ import numpy as np
 import tokenizers
 import torch
 import transformers
+from sentence_transformers import SentenceTransformer
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from poot.engine.checkpoint import open_checkpoint
-from poot.engine.encoding import EncodeText
 from poot.engine.models.served import ServedModel, load_served
 from poot.engine.text import load_tokenizer
 from tests.engine.models.encode_pass import run_pass
@@ -91,5 +91,6 @@ def logits(served: ServedModel, query: str, documents: list[str]) -> torch.Tenso
     return run_pass(served.encode_forward, pairs, encoder.profile.pooling)[:, 0]
 
 
-def as_text(ids: list[int]) -> EncodeText:
-    return EncodeText(np.array(ids, np.int64))
+def reference(model: SentenceTransformer, texts: list[str], **options: Any) -> torch.Tensor:
+    """sentence-transformers' own embeddings, normalized."""
+    return torch.from_numpy(np.asarray(model.encode(texts, normalize_embeddings=True, **options)))

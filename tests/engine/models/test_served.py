@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -20,7 +19,16 @@ from poot.engine.models.served import load_served
 from poot.engine.models.task import Task
 from poot.errors import CheckpointError
 from tests.engine.models import checkpoints
-from tests.engine.models.sentence_models import QWEN3, TEXTS, embeddings, load, make_tokenizer, randomized, save
+from tests.engine.models.sentence_models import (
+    QWEN3,
+    TEXTS,
+    embeddings,
+    load,
+    make_tokenizer,
+    randomized,
+    reference,
+    save,
+)
 from tests.engine.text.makers import chat_tokenizer
 from tests.fakes.reference_device import ReferenceDevice
 
@@ -41,10 +49,6 @@ def save_embedder(qwen3: Path, folder: Path, *modules: torch.nn.Module, **option
     model = SentenceTransformer(modules=[Transformer(str(qwen3)), *modules], **options)
     model.save(str(folder))
     return model
-
-
-def reference(model: SentenceTransformer, texts: list[str], **options: Any) -> torch.Tensor:
-    return torch.from_numpy(np.asarray(model.encode(texts, normalize_embeddings=True, **options)))
 
 
 @pytest.mark.parametrize("mode", ["lasttoken", "mean", "cls"])
