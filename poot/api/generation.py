@@ -22,9 +22,9 @@ from poot.errors import Draining, EngineError, Overloaded, RequestError
 OVERLOADED_RETRY_AFTER_SECONDS = 10
 """Retry-After of a spent queue wait: the queue is longer than a minute then, and a second would not change that."""
 
-MAX_BATCH = 16
-"""Events handed over at a time. The frames of one text token each take some 30 us to put together and send, so that 256
-streams that all have text ready are through in some 8 ms, and the event loop is late for nobody by more."""
+MAX_BATCH = 64
+"""Events handed over at a time, so that a stream with text ready does not keep the event loop from others. The frames
+of 64 text tokens are 11 KiB and take 0.1 ms to put together and send."""
 
 _NO_RESULT = "the engine ended this request without a result"
 
