@@ -16,6 +16,7 @@ import anyio.lowlevel
 from anyio.streams.memory import MemoryObjectSendStream
 
 from poot.api.served import EventStream
+from poot.engine.sampling.defaults import SamplingDefaults
 from poot.engine.sequence import Delta, Event, Finished, FinishReason, GenerationRequest, Opened, Timings
 from poot.engine.text import ChatTemplate, Tokenizer
 
@@ -41,6 +42,7 @@ class NullModel:
     weight_bytes: int = 0
     kv_bytes: int = 0
     terms: Mapping[str, int] = field(default_factory=dict)
+    sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,6 +136,8 @@ class NullEngine:
         self.model = NullModel()
         self.tokenizer = cast("Tokenizer", NullTokenizer())
         self.chat: ChatTemplate | None = None
+        self.encoder: None = None
+        self.generates = True
         self.is_draining = False
         self._running: dict[_Running, None] = {}
         self._wake = anyio.Event()
@@ -141,6 +145,10 @@ class NullEngine:
     def statistics(self) -> NullStatistics:
         held = len(self._running)
         return NullStatistics(rows_held=held, kv_blocks_held=held, waiting=0)
+
+    async def encode(self, texts: Any, pooling: Any) -> Any:
+        """Not this engine's: it has no `encoder`."""
+        raise NotImplementedError
 
     def open(self, request: GenerationRequest) -> AbstractAsyncContextManager[EventStream]:
         """See `poot.api.served.ServedEngine.open`. There is a row for everybody."""
