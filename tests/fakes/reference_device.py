@@ -7,7 +7,7 @@ It is the yardstick for real devices and lets model code be tested without them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gguf
@@ -25,6 +25,7 @@ from poot.devices.base import (
     Program,
     RopeTable,
     SampleLogprobs,
+    Scoring,
     Step,
     StepResult,
     StepTensors,
@@ -180,16 +181,29 @@ class ReferenceProgram:
     def launch(self, step: Step) -> ReferencePending:
         assert step.num_rows <= self._bucket.num_rows
         assert step.num_tokens <= self._bucket.num_tokens
+        scored_logits: list[torch.Tensor] = []
+        scoring = None
+        if step.scored is not None:
+            # The logits are spoiled once they were taken, as a device with planned buffers overwrites them.
+            scoring = Scoring(
+                torch.from_numpy(step.scored.indices).split(self._bucket.num_rows),
+                lambda logits: (scored_logits.append(logits.clone()), logits.fill_(torch.nan), None)[-1],
+            )
         tensors = StepTensors(
             token_ids=torch.from_numpy(step.token_ids),
             positions=torch.from_numpy(step.positions),
             sample_indices=torch.from_numpy(step.sample_indices),
+            scoring=scoring,
         )
         with torch.inference_mode():
             logits = self._forward(ReferenceOps(step, self._keys, self._values), tensors)
         assert logits.dtype == torch.float32
         assert len(logits) == len(step.sample_indices)
-        return ReferencePending(_sample(step, logits), logits)
+        result = _sample(step, logits)
+        if step.scored is not None:
+            scores = map(_score, torch.cat(scored_logits), step.scored.token_ids, step.scored.num_logprobs)
+            result = replace(result, scores=tuple(scores))
+        return ReferencePending(result, logits)
 
 
 def _sample(step: Step, logits: torch.Tensor) -> StepResult:
@@ -216,11 +230,14 @@ def _sample(step: Step, logits: torch.Tensor) -> StepResult:
         if wanted is None:
             logprobs.append(None)
             continue
-        logprob = row.double().log_softmax(-1)
-        order = sorted(range(len(logprob)), key=lambda token: (-float(logprob[token]), token))[:wanted]
-        top = tuple((token, float(logprob[token])) for token in order)
-        logprobs.append(SampleLogprobs(float(logprob[token_id]), top))
+        logprobs.append(_score(row, token_id, wanted))
     return StepResult(tuple(token_ids), tuple(logprobs), frozenset(failed))
+
+
+def _score(row: torch.Tensor, token_id: int, count: int) -> SampleLogprobs:
+    logprob = row.double().log_softmax(-1)
+    order = sorted(range(len(logprob)), key=lambda token: (-float(logprob[token]), token))[:count]
+    return SampleLogprobs(float(logprob[token_id]), tuple((token, float(logprob[token])) for token in order))
 
 
 def _draw(step: Step, index: int, logits: torch.Tensor) -> int:

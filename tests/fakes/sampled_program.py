@@ -1,0 +1,52 @@
+"""A program with known logits and the real sampler: what a sequence draws is a function of its text and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from poot.devices.base import KV_BLOCK_SIZE, Step, StepResult
+from poot.devices.sampler import Scorer, sample
+
+
+def known_logits(context: Sequence[int], vocab_size: int) -> torch.Tensor:
+    """Logits f32 `[vocab_size]` after `context`: random, and the same for the same last three tokens."""
+    generator = np.random.default_rng([len(context), *context[-3:]])
+    return torch.from_numpy(2 * generator.standard_normal(vocab_size, np.float32))
+
+
+class SampledProgram:
+    """Implements `Program` and `Pending` at once. It keeps token ids where a device keeps keys and values."""
+
+    def __init__(self, *, num_blocks: int, vocab_size: int) -> None:
+        self._pool = np.full(num_blocks * KV_BLOCK_SIZE, -1, np.int64)
+        self._vocab_size = vocab_size
+        self._result = StepResult((), ())
+
+    def launch(self, step: Step) -> SampledProgram:
+        self._pool[step.slots] = step.token_ids
+        result = sample(self._logits(step, step.sample_indices), step.sampling)
+        if step.scored is not None:
+            scorer = Scorer(step.scored)
+            scoring = scorer.scoring(2)
+            for indices in scoring.slices:
+                scoring.take(self._logits(step, indices.numpy()))
+            result = replace(result, scores=tuple(scorer.scores))
+        self._result = result
+        return self
+
+    def _logits(self, step: Step, indices: np.ndarray[tuple[int], np.dtype[np.int64]]) -> torch.Tensor:
+        rows = []
+        for index in indices.tolist():
+            row = int(np.searchsorted(step.query_starts, index, side="right")) - 1
+            positions = np.arange(step.positions[index] + 1)
+            blocks = step.block_tables[row][positions // KV_BLOCK_SIZE]
+            context = self._pool[blocks * KV_BLOCK_SIZE + positions % KV_BLOCK_SIZE]
+            rows.append(known_logits(context.tolist(), self._vocab_size))
+        return torch.stack(rows) if rows else torch.empty(0, self._vocab_size)
+
+    def tokens(self) -> StepResult:
+        return self._result
