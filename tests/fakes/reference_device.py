@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import gguf
 import numpy as np
@@ -31,6 +31,8 @@ from poot.devices.base import (
     StepTensors,
     Weight,
 )
+from poot.devices.encode import EncodeBucket, EncodeForward, EncodeStep, EncodeTensors
+from tests.fakes.reference_text_ops import ReferenceTextOps, ReferenceVectors
 
 
 def unpack(weight: Weight) -> torch.Tensor:
@@ -69,11 +71,11 @@ class ReferenceEmbedding:
         return self.weight.shape[1]
 
 
-class ReferenceOps:
+class ReferenceOps(ReferenceTextOps):
     """The operations of one step over a KV pool of `[num_slots, num_kv_heads, head_dim]` per layer."""
 
-    def __init__(self, step: Step, keys: list[torch.Tensor], values: list[torch.Tensor]) -> None:
-        self._step = step
+    def __init__(self, step: Step | None, keys: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+        self._step = cast("Step", step)  # None in an encode pass, which never asks for the step
         self._keys = keys
         self._values = values
 
@@ -206,6 +208,27 @@ class ReferenceProgram:
         return ReferencePending(result, logits)
 
 
+class ReferenceEncodeProgram:
+    """Runs the model code anew for every encode pass."""
+
+    def __init__(self, forward: EncodeForward, bucket: EncodeBucket) -> None:
+        self._forward = forward
+        self._bucket = bucket
+
+    def launch(self, step: EncodeStep) -> ReferenceVectors:
+        assert step.num_texts <= self._bucket.num_texts
+        assert step.num_tokens <= self._bucket.num_tokens
+        tensors = EncodeTensors(
+            token_ids=torch.from_numpy(step.token_ids),
+            positions=torch.from_numpy(step.positions),
+            token_types=torch.from_numpy(step.token_types),
+        )
+        ops = ReferenceOps(None, [], [])
+        ops.encode_step = step
+        with torch.inference_mode():
+            return ReferenceVectors(self._forward(ops, tensors).numpy().copy())
+
+
 def _sample(step: Step, logits: torch.Tensor) -> StepResult:
     """Draws a token for each sample; not poot's random numbers, but a function of (seed, choice, position) too."""
     sampling = step.sampling
@@ -270,7 +293,13 @@ class ReferenceDevice:
     def memory(self) -> MemoryBudget:
         return MemoryBudget(total_bytes=self._available_bytes, available_bytes=self._available_bytes)
 
-    def linear(self, weights: Sequence[Weight], bias: Sequence[torch.Tensor | None] | None = None) -> ReferenceLinear:
+    def linear(
+        self,
+        weights: Sequence[Weight],
+        bias: Sequence[torch.Tensor | None] | None = None,
+        *,
+        for_texts: bool = False,
+    ) -> ReferenceLinear:
         parts = [unpack(weight) for weight in weights]
         stacked_bias = None
         if bias is not None and any(part is not None for part in bias):
@@ -311,6 +340,12 @@ class ReferenceDevice:
 
     def record(self, forward: Forward, bucket: Bucket) -> Program:
         return ReferenceProgram(forward, bucket, self._keys, self._values)
+
+    def encode_bytes(self, bucket: EncodeBucket, *, spec_sizes: Mapping[str, int]) -> int:
+        return bucket.num_tokens * sum(spec_sizes.values()) * 4
+
+    def record_encode(self, forward: EncodeForward, bucket: EncodeBucket) -> ReferenceEncodeProgram:
+        return ReferenceEncodeProgram(forward, bucket)
 
     def statistics(self) -> dict[str, Any]:
         return {"kernels": "reference"}

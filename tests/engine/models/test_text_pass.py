@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-import numpy as np
 import pytest
 import torch
 
 from poot.devices.base import Ops
-from poot.devices.encode import EncodeBucket, EncodeStep, Pooling
+from poot.devices.encode import EncodeBucket, Pooling
 from poot.devices.torch_device import CpuDevice
 from poot.engine.checkpoint import open_checkpoint
 from poot.engine.models.served import ServedModel, load_served
 from poot.engine.models.task import Task
-from tests.engine.models.encode_pass import TextOps, run_pass
+from tests.engine.models.encode_pass import encode_step, run_pass
 from tests.engine.models.small_models import CASES, VOCAB_SIZE, SmallModel
 from tests.engine.models.test_decoder import ForgetfulOps
 from tests.engine.text.makers import chat_tokenizer
-from tests.fakes.reference_device import ReferenceDevice
+from tests.fakes.reference_device import ReferenceDevice, ReferenceOps
 
 NAMES = ("llama", "mistral", "qwen2", "qwen3", "smollm3-layers", "gemma2", "gemma3", "phi3", "granite", "olmo2")
 TEXTS = [[(37 * index + 11 * length) % (VOCAB_SIZE - 3) + 3 for index in range(length)] for length in (23, 1, 9, 40)]
@@ -90,7 +89,7 @@ def test_no_result_is_used_after_it_may_be_overwritten(
     expected = run_pass(forward, TEXTS, Pooling.LAST)
 
     def forgetful(ops: Ops) -> Ops:
-        return cast("Ops", ForgetfulOps(cast("TextOps", ops)))
+        return cast("Ops", ForgetfulOps(cast("ReferenceOps", ops)))
 
     assert torch.equal(run_pass(forward, TEXTS, Pooling.LAST, forgetful), expected)
 
@@ -112,16 +111,8 @@ def test_the_cpu_device_embeds_as_transformers(small_model: Callable[[str], Smal
     num_tokens = sum(map(len, TEXTS))
     bucket = EncodeBucket(num_texts=len(TEXTS), num_tokens=num_tokens, max_text_tokens=40)
     program = device.record_encode(served.encode_forward, bucket)
-    starts = np.cumsum([0, *map(len, TEXTS)]).astype(np.int32)
     poolings = (Pooling.LAST, Pooling.CLS, Pooling.MEAN, Pooling.LAST)
-    step = EncodeStep(
-        token_ids=np.concatenate(TEXTS).astype(np.int64),
-        positions=np.concatenate([np.arange(len(ids)) for ids in TEXTS]),
-        token_types=np.zeros(num_tokens, np.int64),
-        text_starts=starts,
-        pooling=poolings,
-        pool_starts=np.zeros(len(TEXTS), np.int32),
-    )
+    step = encode_step(TEXTS, poolings)
     found = normalized(torch.from_numpy(program.launch(step).vectors()))
     expected = torch.stack([reference(model, ids, pooling) for ids, pooling in zip(TEXTS, poolings, strict=True)])
     assert (found - expected).abs().max() <= TOLERANCE
