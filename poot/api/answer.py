@@ -39,9 +39,9 @@ REQUESTS_PER_TURN = 16
 """Requests that begin in one turn of the event loop. One takes 0.1 to 0.2 ms, so a burst of hundreds that all began at
 once would hold up every stream for tens of milliseconds."""
 
-FULL_BATCHES_PER_TURN = 64
+FULL_BATCHES_PER_TURN = 32
 """Streams that send `MAX_BATCH` events in one turn. One takes 0.1 ms, so that however many have text ready, a turn of
-the event loop takes some 6 ms for them. Smaller batches would cost a system call for each."""
+the event loop takes some 3 ms for them. Smaller batches would cost a system call for each."""
 
 PREPARE_THREADS = 4
 """Large bodies prepared at once; more would take cores from the device thread."""

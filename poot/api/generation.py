@@ -171,6 +171,21 @@ class _One(_Source[Event]):
         else:
             self._ready.append((0, item))
 
+    def _take(self, limit: int) -> None:
+        # As the base's, without a call for each event.
+        if self._failure is not None:
+            return
+        keep, receive = self._ready.append, self._channel.receive_nowait
+        try:
+            for _ in range(limit):
+                event = receive()
+                if isinstance(event, Failed):
+                    self._failure = _error_of(event)
+                    return
+                keep((0, event))
+        except (anyio.WouldBlock, anyio.EndOfStream):
+            pass
+
 
 @asynccontextmanager
 async def _open_many(engine: ServedEngine, requests: Sequence[GenerationRequest]) -> AsyncGenerator[_Many]:
