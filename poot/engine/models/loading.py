@@ -30,13 +30,19 @@ HARMLESS_NAMES = frozenset({"rope_freqs.weight", "rope_factors_short.weight", "r
 
 
 def load_model(
-    checkpoint: Checkpoint, device: Device, *, max_positions: int, progress: Progress | None = None
+    checkpoint: Checkpoint,
+    device: Device,
+    *,
+    max_positions: int,
+    for_texts: bool = False,
+    progress: Progress | None = None,
 ) -> DecoderModel:
     """The model of `checkpoint`, prepared on `device`.
 
     Args:
         max_positions: positions that will be served at most (--max-seq); rope tables end there, or at the model's
             own limit if that is lower.
+        for_texts: the model runs encode passes alone, so weights may be laid out for many tokens at a time.
         progress: called with (done_bytes, total_bytes) of the file's tensors as they are prepared.
 
     Raises:
@@ -44,7 +50,8 @@ def load_model(
         NotAvailableError: a model that needs a feature that is not built yet.
     """
     spec = read_spec(checkpoint)
-    return _Loader(checkpoint, device, spec, progress or _no_progress).load(min(max_positions, spec.max_positions))
+    loader = _Loader(checkpoint, device, spec, progress or _no_progress, for_texts=for_texts)
+    return loader.load(min(max_positions, spec.max_positions))
 
 
 def _no_progress(done_bytes: int, total_bytes: int) -> None:
@@ -54,8 +61,11 @@ def _no_progress(done_bytes: int, total_bytes: int) -> None:
 class _Loader:
     """One load: remembers which tensors were taken and how many bytes they hold."""
 
-    def __init__(self, checkpoint: Checkpoint, device: Device, spec: DecoderSpec, progress: Progress) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, device: Device, spec: DecoderSpec, progress: Progress, *, for_texts: bool
+    ) -> None:
         self._checkpoint = checkpoint
+        self._for_texts = for_texts
         self._device = device
         self._spec = spec
         self._progress = progress
@@ -123,10 +133,9 @@ class _Loader:
     ) -> Linear:
         weights = [self._take(name, (width, in_features)) for name, width in zip(names, widths, strict=True)]
         if biases is None:
-            return self._device.linear(weights)
-        return self._device.linear(
-            weights, [self._vector(name, width) for name, width in zip(biases, widths, strict=True)]
-        )
+            return self._device.linear(weights, for_texts=self._for_texts)
+        vectors = [self._vector(name, width) for name, width in zip(biases, widths, strict=True)]
+        return self._device.linear(weights, vectors, for_texts=self._for_texts)
 
     def _norm(self, name: str | None, size: int) -> torch.Tensor | None:
         return None if name is None else self._vector(name, size, offset=self._spec.norm_weight_offset)

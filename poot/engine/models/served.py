@@ -125,8 +125,9 @@ def _load_decoder(
 ) -> ServedModel:
     task = text_side.task
     bytes_before = device.weight_bytes()
-    plain = as_causal(checkpoint, keeps_head=task is Task.GENERATE)
-    model = load_model(plain, device, max_positions=max_seq, progress=progress)
+    generates = task is Task.GENERATE
+    plain = as_causal(checkpoint, keeps_head=generates)
+    model = load_model(plain, device, max_positions=max_seq, for_texts=not generates, progress=progress)
     spec = model.spec
     if task is Task.RERANK:
         row, bias = read_score_row(checkpoint, text_side.tokenizer)
@@ -140,7 +141,6 @@ def _load_decoder(
     else:
         head, dim = load_sentence_head(checkpoint, device, spec.hidden_size)
         forward = _pooled(model, head)
-    generates = task is Task.GENERATE
     limit = spec.max_positions if generates else read_max_tokens(checkpoint, spec.max_positions)
     return ServedModel(
         task=task,
