@@ -110,7 +110,13 @@ class Scorer:
 
     def scoring(self, slice_size: int) -> Scoring:
         """What model code needs to bring the logits."""
-        return Scoring(torch.from_numpy(self._scored.indices).split(slice_size), self._take)
+        return Scoring(
+            tuple(
+                torch.from_numpy(self._scored.indices[start : start + slice_size])
+                for start in range(0, len(self._scored.indices), slice_size)
+            ),
+            self._take,
+        )
 
     def _take(self, logits: torch.Tensor) -> None:
         for row in logits:

@@ -150,7 +150,7 @@ async def test_a_bias_is_transformers_sequence_bias() -> None:
     assert drawn == greedy(edit)
 
 
-SEEDED = {
+SEEDED: dict[str, Any] = {
     "temperature": 0.8,
     "top_p": 0.9,
     "seed": 77,

@@ -186,11 +186,13 @@ class ReferenceProgram:
         scored_logits: list[torch.Tensor] = []
         scoring = None
         if step.scored is not None:
-            # The logits are spoiled once they were taken, as a device with planned buffers overwrites them.
-            scoring = Scoring(
-                torch.from_numpy(step.scored.indices).split(self._bucket.num_rows),
-                lambda logits: (scored_logits.append(logits.clone()), logits.fill_(torch.nan), None)[-1],
-            )
+
+            def take(logits: torch.Tensor) -> None:
+                scored_logits.append(logits.clone())
+                logits.fill_(torch.nan)  # as a device with planned buffers overwrites them
+
+            indices, size = torch.from_numpy(step.scored.indices), self._bucket.num_rows
+            scoring = Scoring(tuple(indices[start : start + size] for start in range(0, len(indices), size)), take)
         tensors = StepTensors(
             token_ids=torch.from_numpy(step.token_ids),
             positions=torch.from_numpy(step.positions),
