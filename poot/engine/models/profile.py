@@ -73,16 +73,27 @@ def read_pooling(checkpoint: Checkpoint, task: Task) -> Pooling:
 
     Its own Pooling module or GGUF pooling type decides. Where there is neither: a decoder's last token, as
     sentence-transformers and vLLM do; the mean for an encoder, as sentence-transformers does (llama.cpp then pools
-    nothing and gives a vector for each token). A reranker scores what stands at its first token, a decoder at its last.
+    nothing and gives a vector for each token). A reranker that is a decoder scores its last token, one that is an
+    encoder its first, or the mean where its config says so (ModernBERT's classifier_pooling).
+
+    Raises:
+        CheckpointError: a pooling that is not served.
     """
     if task is Task.RERANK:
-        return Pooling.LAST if is_decoder(checkpoint) else Pooling.CLS
+        return Pooling.LAST if is_decoder(checkpoint) else _classifier_pooling(checkpoint)
     if checkpoint.sentence is not None and checkpoint.sentence.pooling is not None:
         return _POOLING[checkpoint.sentence.pooling.mode]
     gguf_pooling = read_gguf_pooling(checkpoint)
     if gguf_pooling in _GGUF_POOLING:
         return _GGUF_POOLING[gguf_pooling]
     return Pooling.LAST if is_decoder(checkpoint) else Pooling.MEAN
+
+
+def _classifier_pooling(checkpoint: Checkpoint) -> Pooling:
+    if checkpoint.file_format is FileFormat.GGUF:
+        return Pooling.CLS
+    reader = ConfigReader(checkpoint.config, where=display_path(checkpoint.path))
+    return Pooling(reader.optional_str("classifier_pooling", "cls", choices=("cls", "mean")))
 
 
 def read_max_tokens(checkpoint: Checkpoint, max_positions: int) -> int:

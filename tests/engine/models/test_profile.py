@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from poot.devices.encode import Pooling
 from poot.engine.checkpoint.sentence_modules import PoolingMode, PoolingModule, SentenceModules
 from poot.engine.checkpoint.types import Checkpoint
 from poot.engine.encoding import EncodeProfile, ScoreActivation
@@ -114,3 +115,15 @@ def test_another_activation_is_refused(path: Any) -> None:
 def test_the_longest_text_is_the_lowest_limit(model_max_length: Any, max_seq_length: int | None, expected: int) -> None:
     checkpoint = replace(hub_checkpoint(), tokenizer_config={"model_max_length": model_max_length})
     assert read_max_tokens(with_sentence(checkpoint, max_tokens=max_seq_length), 64) == expected
+
+
+@pytest.mark.parametrize(("value", "pooling"), [(None, Pooling.CLS), ("cls", Pooling.CLS), ("mean", Pooling.MEAN)])
+def test_a_cross_encoder_pools_as_its_classifier_does(value: str | None, pooling: Pooling) -> None:
+    checkpoint = hub_checkpoint("ModernBertForSequenceClassification", config={"classifier_pooling": value})
+    assert read_profile(checkpoint, Task.RERANK, dim=1, max_tokens=8).pooling is pooling
+
+
+def test_another_classifier_pooling_is_refused() -> None:
+    checkpoint = hub_checkpoint("ModernBertForSequenceClassification", config={"classifier_pooling": "max"})
+    with pytest.raises(CheckpointError, match="classifier_pooling"):
+        read_profile(checkpoint, Task.RERANK, dim=1, max_tokens=8)
