@@ -138,6 +138,9 @@ class Generation:
             min(sequence.num_generated_tokens, sequence.request.max_tokens),
             self.clock.timings(),
             self.cumulative_logprob,
+            sequence.num_cached_tokens,
+            sequence.num_drafted_tokens,
+            sequence.num_accepted_tokens,
         )
         return [Delta(text, token_ids, logprobs), finished] if text or token_ids or logprobs else [finished]
 

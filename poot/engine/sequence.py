@@ -59,7 +59,8 @@ class GenerationRequest:
         stop_token_ids: tokens that end the text beside the model's own, also with ignore_eos.
         includes_stop: send the stop string, or the text of the token, that ended the text.
         skips_special: special tokens have no text.
-        num_prompt_logprobs: as num_logprobs, for the tokens of the prompt.
+        num_prompt_logprobs: as num_logprobs, for the tokens of the prompt; all of its positions are then computed,
+            whatever is cached.
     """
 
     prompt_ids: tuple[int, ...]
@@ -188,6 +189,8 @@ class Sequence:
         row: the row it holds while running.
         block_table: its KV blocks, in order of position.
         counts: what the penalties go by; None until a step needs it.
+        num_cached_tokens: tokens of the prompt whose keys and values were there already.
+        num_drafted_tokens, num_accepted_tokens: proposed by speculation, and taken of those.
     """
 
     request: GenerationRequest
@@ -200,6 +203,9 @@ class Sequence:
     row: int | None = None
     block_table: list[int] = field(default_factory=list)
     counts: TokenCounts | None = None
+    num_cached_tokens: int = 0
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
 
     @property
     def num_generated_tokens(self) -> int:

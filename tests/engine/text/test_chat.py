@@ -144,3 +144,37 @@ def test_a_broken_template_is_the_fault_of_who_gave_it() -> None:
         select_template(gguf_checkpoint({}, chat_template="{% if %}"), None, None)
     with pytest.raises(ConfigError, match=r"^--chat-template-file x: the chat template does not compile"):
         select_template(gguf_checkpoint({}), "{% if %}", "--chat-template-file x")
+
+
+TRIMMED = CHATML.replace("message.content", "message.content | trim")
+
+
+@pytest.mark.parametrize("source", [CHATML, TRIMMED], ids=["as it is", "trimmed"])
+@pytest.mark.parametrize("content", ["The answer", "The answer is ", " two\nlines\n", "<|im_start|>fox", "fox <|im_"])
+def test_a_continued_message_is_transformers(source: str, content: str) -> None:
+    messages = [*user("hi"), {"role": "assistant", "content": content}]
+    reference = PreTrainedTokenizerFast(tokenizer_object=train_byte_level(), eos_token="<|im_end|>")
+    rendered = reference.apply_chat_template(
+        messages, chat_template=source, continue_final_message=True, tokenize=False
+    )
+    ids = render_chat(
+        ChatTemplate(source), chat_tokenizer(), messages, add_generation_prompt=False, continues_final=True
+    )
+    assert TOKENIZER.decode(ids) == rendered.replace("<|im_start|>assistant", "assistant").replace(
+        "<|im_start|>user", "user"
+    ).replace("<|im_end|>", "")
+    if "<|" not in content:
+        assert ids == reference.encode(rendered)
+
+
+def test_a_template_that_drops_the_last_message_cannot_continue_it() -> None:
+    template = ChatTemplate("{% for message in messages[:-1] %}{{ message.content }}{% endfor %}")
+    with pytest.raises(BadRequest, match="continue_final_message"):
+        render_chat(template, TOKENIZER, [*user("hi"), *user("there")], continues_final=True)
+
+
+def test_variables_of_a_request_reach_the_template() -> None:
+    template = ChatTemplate("{{ messages[0].content }}{% if enable_thinking %} fox{% endif %}")
+    for enabled, text in ((True, "hi fox"), (False, "hi")):
+        ids = render_chat(template, TOKENIZER, user("hi"), variables={"enable_thinking": enabled})
+        assert TOKENIZER.decode(ids) == text
