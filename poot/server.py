@@ -174,7 +174,12 @@ def load(config: Config) -> Served:
     # A daemon, so that Ctrl-C ends a long load at once.
     thread = threading.Thread(target=work, name="load", daemon=True)
     thread.start()
-    thread.join()
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        # Not through the interpreter's own exit: it would take torch's threads down under the one that computes.
+        logger.info("interrupted while loading")
+        os._exit(128 + signal.SIGINT)
     (result,) = outcome
     if isinstance(result, BaseException):
         raise result

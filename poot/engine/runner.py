@@ -130,7 +130,15 @@ def prepare(model: ServedModel, device: Device, config: EngineConfig, budget: Me
         program.launch(
             rehearsal_step(num_rows=plan.num_rows, max_seq=plan.max_seq, token_budget=settled.num_tokens)
         ).tokens()
-    encode_program.launch(rehearsal_pass(settled_encode)).vectors()
+    # Of the budget's size: one text of a decoder's max_seq would take seconds, in the same buffers.
+    rehearsed = min(encode_budget, settled_encode.num_tokens)
+    encode_program.launch(
+        rehearsal_pass(
+            EncodeBucket(
+                num_texts=plan.num_rows, num_tokens=rehearsed, max_text_tokens=min(plan.max_seq, rehearsed)
+            )
+        )
+    ).vectors()
     return Prepared(
         program=program,
         encode=PreparedEncode(

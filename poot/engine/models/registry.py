@@ -74,7 +74,7 @@ def _kind(architecture: str) -> str:
         return f"architecture {shown} is a vision-language or encoder-decoder model, which is not served yet"
     is_encoder = architecture.endswith(("Model", "ForSequenceClassification", "ForMaskedLM"))
     if (is_encoder and not architecture.endswith("LMHeadModel")) or "bert" in architecture.lower():
-        return f"architecture {shown} is an encoder, which is not served yet"
+        return f"architecture {shown} is an encoder of a kind that is not served"
     return f"architecture {shown} is not known"
 
 

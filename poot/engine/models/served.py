@@ -15,6 +15,9 @@ from poot.engine.checkpoint.types import Checkpoint
 from poot.engine.encoding import TextEncoder
 from poot.engine.models.causal import as_causal, is_decoder
 from poot.engine.models.decoder import DecoderModel
+from poot.engine.models.encoder import EncoderModel
+from poot.engine.models.encoder_loading import load_encoder
+from poot.engine.models.encoder_registry import is_encoder
 from poot.engine.models.loading import Progress, load_model
 from poot.engine.models.profile import read_max_tokens, read_profile
 from poot.engine.models.registry import read_spec
@@ -83,6 +86,8 @@ def load_served(
     text_side = _TextSide(checkpoint, tokenizer, task)
     if is_decoder(checkpoint):
         return _load_decoder(checkpoint, device, text_side, max_seq=max_seq, progress=progress)
+    if is_encoder(checkpoint):
+        return _load_encoder(checkpoint, device, text_side, max_seq=max_seq, progress=progress)
     read_spec(checkpoint)  # refuses an architecture that nobody serves, saying which are
     raise AssertionError(checkpoint.architecture)
 
@@ -156,6 +161,42 @@ def _load_decoder(
     )
 
 
+def _load_encoder(
+    checkpoint: Checkpoint, device: Device, text_side: _TextSide, *, max_seq: int, progress: Progress | None
+) -> ServedModel:
+    bytes_before = device.weight_bytes()
+    model = load_encoder(checkpoint, device, max_tokens=max_seq, progress=progress)
+    spec = model.spec
+    if text_side.task is Task.RERANK:
+        if not model.has_classifier:
+            raise CheckpointError("is a reranker without a classifier", path=display_path(checkpoint.path))
+        forward, dim = _classified(model), 1
+    else:
+        head, dim = load_sentence_head(checkpoint, device, spec.hidden_size)
+        forward = _embedded(model, head)
+    limit = read_max_tokens(checkpoint, spec.max_positions)
+    return ServedModel(
+        task=text_side.task,
+        decoder=None,
+        encode_forward=forward,
+        spec_sizes={
+            "hidden_size": spec.hidden_size,
+            "intermediate_size": spec.intermediate_size,
+            "vocab_size": spec.vocab_size,
+            "max_positions": spec.max_positions,
+            "num_heads": spec.num_heads,
+            "num_kv_heads": spec.num_heads,
+            "head_dim": spec.head_dim,
+        },
+        dim=dim,
+        model_limit=limit,
+        vocab_size=spec.vocab_size,
+        num_weight_bytes=device.weight_bytes() - bytes_before,
+        display_name=model.display_name,
+        make_text_encoder=text_side.maker(dim, limit),
+    )
+
+
 def decoder_sizes(model: DecoderModel) -> dict[str, int]:
     """The sizes that a device bounds a decoder's working memory from."""
     spec = model.spec
@@ -180,5 +221,19 @@ def _pooled(model: DecoderModel, head: HeadForward) -> EncodeForward:
 def _scored(model: DecoderModel, score: Linear) -> EncodeForward:
     def forward(ops: Ops, tensors: EncodeTensors) -> torch.Tensor:
         return ops.linear(score, ops.pool(model.encode(ops, tensors)))
+
+    return forward
+
+
+def _embedded(model: EncoderModel, head: HeadForward) -> EncodeForward:
+    def forward(ops: Ops, tensors: EncodeTensors) -> torch.Tensor:
+        return head(ops, ops.pool(model.encode(ops, tensors)))
+
+    return forward
+
+
+def _classified(model: EncoderModel) -> EncodeForward:
+    def forward(ops: Ops, tensors: EncodeTensors) -> torch.Tensor:
+        return model.classify(ops, ops.pool(model.encode(ops, tensors)))
 
     return forward
