@@ -65,9 +65,11 @@ def prepare_completion(request: CompletionRequest, engine: ServedEngine) -> Prep
     """What a completion asks of the engine.
 
     Raises:
+        UnsupportedCapability: the model does not generate.
         BadRequest: an empty prompt, a token id outside the vocabulary, a suffix where the model has no token for it.
         ContextLengthExceeded: a prompt leaves no room to generate.
     """
+    _check_generates(engine)
     prompts = request.prompts
     is_list = len(prompts) > 1 or (isinstance(request.prompt, list) and not isinstance(request.prompt[0], int))
     ids = [
@@ -90,10 +92,12 @@ def prepare_chat(request: ChatRequest, engine: ServedEngine) -> Prepared:
     """What a chat asks of the engine. Without a limit it may generate what max_seq leaves.
 
     Raises:
-        UnsupportedCapability: the model has no chat template, or a message holds something other than text.
+        UnsupportedCapability: the model does not generate or has no chat template, or a message holds something other
+            than text.
         BadRequest: the template refuses the conversation; the message is the template's own.
         ContextLengthExceeded: the conversation leaves no room to generate.
     """
+    _check_generates(engine)
     if engine.chat is None:
         raise UnsupportedCapability(
             "this model has no chat template; use /v1/completions, or start the server with --chat-template"
@@ -120,6 +124,13 @@ def prepare_chat(request: ChatRequest, engine: ServedEngine) -> Prepared:
         default_max_tokens=engine.model.max_seq,
         num_drawn=request.n or 1,
     )
+
+
+def _check_generates(engine: ServedEngine) -> None:
+    if not engine.generates:
+        raise UnsupportedCapability(
+            f"this model does not generate text (its task is {engine.model.task}); use /v1/embeddings or /v1/rerank"
+        )
 
 
 def _prompt_ids(prompt: Prompt, engine: ServedEngine, param: str, suffix: str | None) -> list[int]:

@@ -8,10 +8,12 @@ from collections.abc import Callable
 
 from poot.api import chat, completions
 from poot.api.answer import GenerationEndpoint, Generator
+from poot.api.embeddings import EmbeddingsEndpoint
 from poot.api.gate import Gate, Handler, Route, RouteMatch
 from poot.api.health import Health
 from poot.api.limits import Places, RateWindow
 from poot.api.models import Models
+from poot.api.rerank import RerankEndpoint
 from poot.api.served import ServedEngine
 from poot.config import ApiConfig
 from poot.errors import EngineError, RequestError, UnsupportedCapability
@@ -67,6 +69,7 @@ class Api:
             generator, receiving, prepare=completions.prepare, new_shape=completions.new_shape
         )
         converse = GenerationEndpoint(generator, receiving, prepare=chat.prepare, new_shape=chat.new_shape)
+        rerank = RerankEndpoint(engine, receiving)
         models = Models(engine)
         health = Health(engine, metrics, clock=clock)
 
@@ -78,8 +81,9 @@ class Api:
         routes = (
             model_route("/v1/completions", complete),
             model_route("/v1/chat/completions", converse),
-            model_route("/v1/embeddings", _refuse("embeddings are")),
-            model_route("/v1/rerank", _refuse("reranking is")),
+            model_route("/v1/embeddings", EmbeddingsEndpoint(engine, receiving)),
+            model_route("/v1/rerank", rerank),
+            model_route("/rerank", rerank),
             Route(path="/v1/models", methods={"GET": models.list}),
             Route(path="/v1/models/", methods={"GET": models.show}, has_id=True),
             Route(path="/health", methods={"GET": health.health}),

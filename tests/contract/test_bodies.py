@@ -130,8 +130,8 @@ FIELDS: list[tuple[bytes, dict[str, Any], str, str]] = [
     (COMPLETIONS, {"prompt": "hi", "max_tokens": 5.0}, "max_tokens", "int"),
     (COMPLETIONS, {"prompt": "hi", "max_tokens": "5"}, "max_tokens", "int"),
     (COMPLETIONS, {"prompt": "hi", "max_tokens": True}, "max_tokens", "int"),
-    (COMPLETIONS, {"prompt": "hi", "max_tokens": 0}, "max_tokens", ">= 1"),
-    (COMPLETIONS, {"prompt": "hi", "max_tokens": -1}, "max_tokens", ">= 1"),
+    (COMPLETIONS, {"prompt": "hi", "max_tokens": 0}, "max_tokens", "at least 1"),
+    (COMPLETIONS, {"prompt": "hi", "max_tokens": -1}, "max_tokens", ">= 0"),
     (COMPLETIONS, {"prompt": "hi", "temperature": 2.1}, "temperature", "<= 2"),
     (COMPLETIONS, {"prompt": "hi", "temperature": -0.1}, "temperature", ">= 0"),
     (COMPLETIONS, {"prompt": "hi", "temperature": "1"}, "temperature", "float"),
@@ -174,11 +174,18 @@ async def test_another_model_is_404(protocol: Protocol) -> None:
         )
 
 
-@pytest.mark.parametrize("path", [b"/v1/embeddings", b"/v1/rerank"])
-async def test_a_task_the_model_cannot_do_is_400(protocol: Protocol, path: bytes) -> None:
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (b"/v1/embeddings", b'{"input": "hi"}'),
+        (b"/v1/rerank", b'{"query": "hi", "documents": ["ho"]}'),
+        (b"/rerank", b'{"query": "hi", "texts": ["ho"]}'),
+    ],
+)
+async def test_a_task_the_model_cannot_do_is_400(protocol: Protocol, path: bytes, body: bytes) -> None:
     async with house() as served:
-        reply = await served.ask(protocol, post(path))
-        check_error(reply, 400, "not available", code="unsupported_capability")
+        reply = await served.ask(protocol, post(path, body))
+        check_error(reply, 400, "this model", code="unsupported_capability")
 
 
 async def test_a_chat_without_a_template_is_400(protocol: Protocol) -> None:

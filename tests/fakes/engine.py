@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+from poot.engine.encoding import EncodeText, FloatArray, Pooling, TextEncoder
 from poot.engine.sampling.defaults import SamplingDefaults
 from poot.engine.sequence import Delta, Event, Failed, Finished, FinishReason, GenerationRequest, Opened, Timings
 from poot.engine.text import ChatTemplate, Tokenizer
 from poot.errors import Draining
+from tests.fakes.encoder import VectorOf, sum_and_length, vectors
 from tests.fakes.tokenizer import TEMPLATE, VOCAB_SIZE, byte_tokenizer
 
 Script = Callable[[GenerationRequest], Sequence[Event]]
@@ -76,7 +78,9 @@ class FakeEngine:
 
     Args:
         script: the events of a sequence after `Opened`.
-        is_stepped: events after `Opened` come one by one, with each call of `step`, instead of all at once.
+        is_stepped: events after `Opened` come one by one, with each call of `step`, instead of all at once. An `encode`
+            then never returns.
+        encoder, vector_of: the text side of `encode`, and the vector of each text.
     """
 
     def __init__(
@@ -87,10 +91,17 @@ class FakeEngine:
         tokenizer: Tokenizer | None = None,
         has_chat: bool = True,
         is_stepped: bool = False,
+        encoder: TextEncoder | None = None,
+        vector_of: VectorOf = sum_and_length,
+        generates: bool = True,
     ) -> None:
         self.model = model or FakeModel()
         self.tokenizer = tokenizer or byte_tokenizer()
         self.chat: ChatTemplate | None = ChatTemplate(TEMPLATE, origin="a test") if has_chat else None
+        self.encoder = encoder
+        self.generates = generates
+        self.encoded: list[tuple[list[EncodeText], Pooling]] = []
+        self._vector_of = vector_of
         self.is_draining = False
         self.requests: list[GenerationRequest] = []
         self.num_cancelled = 0
@@ -102,6 +113,20 @@ class FakeEngine:
     def statistics(self) -> FakeStatistics:
         held = len(self._running)
         return FakeStatistics(rows_held=held, kv_blocks_held=held, waiting=len(self._waiting))
+
+    async def encode(self, texts: Sequence[EncodeText], pooling: Pooling) -> FloatArray:
+        if self.is_draining:
+            raise Draining("the engine is draining")
+        assert self.encoder is not None
+        assert all(1 <= text.num_tokens <= self.encoder.profile.max_tokens for text in texts)
+        self.encoded.append((list(texts), pooling))
+        await anyio.lowlevel.checkpoint()
+        if self._is_stepped:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                self.num_cancelled += 1
+        return vectors(texts, self._vector_of)
 
     @asynccontextmanager
     async def open(self, request: GenerationRequest) -> AsyncGenerator[MemoryObjectReceiveStream[Event]]:

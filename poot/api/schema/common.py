@@ -149,6 +149,16 @@ UNAVAILABLE = Unavailable(
 """Those of both endpoints."""
 
 
+def check_model(model: str | None, model_id: str) -> None:
+    """Passes a request that names the served model, or none.
+
+    Raises:
+        NotFound: another one.
+    """
+    if model is not None and model != model_id:
+        raise NotFound(f"no such model; this server serves {model_id!r}", param="model", code="model_not_found")
+
+
 def check_common(request: GenerationFields, model_id: str, *, allows_no_tokens: bool = False) -> None:
     """The checks of both endpoints that a type cannot express; `allows_no_tokens` lets max_tokens be 0.
 
@@ -156,12 +166,7 @@ def check_common(request: GenerationFields, model_id: str, *, allows_no_tokens: 
         NotFound: another model than the served one.
         BadRequest: a field that is not built, or one at odds with another.
     """
-    if request.model is not None and request.model != model_id:
-        raise NotFound(
-            f"no such model; this server serves {model_id!r}",
-            param="model",
-            code="model_not_found",
-        )
+    check_model(request.model, model_id)
     UNAVAILABLE.refuse(request)
     if request.max_tokens == 0 and not allows_no_tokens:
         raise BadRequest("max_tokens: expected at least 1 (0 with echo on /v1/completions)", param="max_tokens")
