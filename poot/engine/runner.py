@@ -134,9 +134,7 @@ def prepare(model: ServedModel, device: Device, config: EngineConfig, budget: Me
     rehearsed = min(encode_budget, settled_encode.num_tokens)
     encode_program.launch(
         rehearsal_pass(
-            EncodeBucket(
-                num_texts=plan.num_rows, num_tokens=rehearsed, max_text_tokens=min(plan.max_seq, rehearsed)
-            )
+            EncodeBucket(num_texts=plan.num_rows, num_tokens=rehearsed, max_text_tokens=min(plan.max_seq, rehearsed))
         )
     ).vectors()
     return Prepared(
