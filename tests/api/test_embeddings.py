@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
 import numpy as np
 import pytest
 
-from poot.engine.encoding import Pooling
+from poot.engine.encoding import EncodeText, Pooling
 from tests.fakes.encoder import CROSS_ENCODER, START, FakeTextEncoder
 from tests.fakes.engine import FakeEngine
 from tests.fakes.exchange import FakeExchange, post_head
@@ -46,7 +47,7 @@ async def test_an_answer_has_openais_shape_and_counts_real_tokens() -> None:
         "model": "fake-model",
         "usage": {"prompt_tokens": 6, "total_tokens": 6},
     }
-    assert exchange.annotations["prompt_tokens"] == 6
+    assert exchange.annotations == {"texts": 2, "prompt_tokens": 6}
 
 
 @pytest.mark.parametrize(
@@ -95,6 +96,27 @@ async def test_a_cut_vector_is_normalized_again() -> None:
     np.testing.assert_allclose(vector, expected / np.linalg.norm(expected), atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("profile", "allowed", "refused_"),
+    [({"dimensions": (2,)}, [2, 3], [1, 4]), ({"any_dimension": True}, [1, 2, 3], [4])],
+)
+async def test_dimensions_are_those_the_config_declares(
+    profile: dict[str, Any], allowed: list[int], refused_: list[int]
+) -> None:
+    for size in allowed:
+        assert len((await embed(service(**profile), "ab", dimensions=size)).answer["data"][0]["embedding"]) == size
+    for size in refused_:
+        assert (await refused(service(**profile), "ab", dimensions=size))[:2] == (400, "dimensions")
+
+
+async def test_a_float_is_written_so_that_it_reads_back_to_the_same_bits() -> None:
+    # Least and largest of f32, a subnormal, and neighbours of 0.1.
+    numbers = np.array([1e-45, np.finfo(np.float32).max, -0.0, 0.1, np.nextafter(np.float32(0.1), 1)], np.float32)
+    served = FakeService(FakeEngine(encoder=FakeTextEncoder(dim=5), vector_of=lambda text: numbers.tolist()))
+    vector = (await embed(served, "a", normalize=False)).answer["data"][0]["embedding"]
+    assert np.array(vector, np.float32).tobytes() == numbers.tobytes()
+
+
 async def test_pooling_and_prompts_reach_the_engine() -> None:
     served = service(prompts={"q": "find: "})
     await embed(served, "ab", pooling="last", prompt_name="q")
@@ -131,7 +153,8 @@ async def test_truncation(fields: dict[str, Any], num_tokens: int) -> None:
         (["a"] * 2049, {}, "input", "2048"),
         ([300], {}, "input", "no such token"),
         ([[97], [300]], {}, "input[1]", "no such token"),
-        ("a", {"dimensions": 2}, "dimensions", "3"),
+        ("a", {"dimensions": 2}, "dimensions", "declares none"),
+        ("a", {"dimensions": 3}, "dimensions", "declares none"),
         ("a", {"dimensions": 0}, "dimensions", ">= 1"),
         ("a", {"encoding_format": "hex"}, "encoding_format", "none of the values"),
         ("a", {"pooling": "max"}, "pooling", "none of the values"),
@@ -157,6 +180,23 @@ async def test_a_text_that_is_too_long_is_named_with_both_counts() -> None:
     assert (exchange.status, error["code"], error["param"]) == (400, "context_length_exceeded", "input[1]")
     assert "31 tokens" in error["message"]
     assert "at most 20" in error["message"]
+
+
+async def test_a_text_without_tokens_is_named() -> None:
+    class Speechless(FakeTextEncoder):
+        """A tokenizer that drops spaces and adds no special tokens."""
+
+        def texts(
+            self, texts: Sequence[str], *, prompt: str | None = None, max_tokens: int | None = None
+        ) -> list[EncodeText]:
+            return [EncodeText(np.array(list(text.replace(" ", "").encode()), np.int64)) for text in texts]
+
+    served = FakeService(FakeEngine(encoder=Speechless()))
+    assert (await refused(served, ["a", " "]))[:2] == (400, "input[1]")
+
+
+async def test_the_known_prompts_are_listed() -> None:
+    assert "its prompts: a, b" in (await refused(service(prompts={"b": "", "a": ""}), "x", prompt_name="c"))[2]
 
 
 async def test_another_model_is_404() -> None:
