@@ -92,8 +92,6 @@ def prepare(body: bytes, engine: ServedEngine) -> PreparedEmbeddings:
     texts = _texts(request, encoder)
     for index, text in enumerate(texts):
         param = request.param_of(index)
-        if text.num_tokens == 0:
-            raise BadRequest(f"{param}: the input has no tokens for this model", param=param)
         if text.num_tokens > profile.max_tokens:
             raise ContextLengthExceeded(
                 f"{param} has {text.num_tokens} tokens with special tokens; this model reads at most "
@@ -109,7 +107,12 @@ def _texts(request: EmbeddingRequest, encoder: TextEncoder) -> list[EncodeText]:
     limit = _limit(request, encoder.profile)
     texts = [item for item in inputs if isinstance(item, str)]
     if texts:
-        return encoder.texts(texts, prompt=_prompt(request, encoder.profile), max_tokens=limit)
+        prompt = _prompt(request, encoder.profile)
+        try:
+            return encoder.texts(texts, prompt=prompt, max_tokens=limit)
+        except BadRequest as error:
+            param = _param_at_fault(request, encoder, texts, prompt)
+            raise BadRequest(f"{param}: {error.message}", param=param) from error
     found = []
     for index, item in enumerate(inputs):
         assert not isinstance(item, str)
@@ -119,6 +122,16 @@ def _texts(request: EmbeddingRequest, encoder: TextEncoder) -> list[EncodeText]:
             param = request.param_of(index)
             raise BadRequest(f"{param}: {error.message}", param=param) from error
     return found
+
+
+def _param_at_fault(request: EmbeddingRequest, encoder: TextEncoder, texts: list[str], prompt: str | None) -> str:
+    """The path of what the encoder refused: the first text that it refuses alone and uncut, else the limit."""
+    for index, text in enumerate(texts):
+        try:
+            encoder.texts([text], prompt=prompt)
+        except BadRequest:
+            return request.param_of(index)
+    return "truncate" if request.truncate_prompt_tokens is None else "truncate_prompt_tokens"
 
 
 def _limit(request: EmbeddingRequest, profile: EncodeProfile) -> int | None:

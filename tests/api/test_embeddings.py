@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from poot.engine.encoding import EncodeText, Pooling
+from poot.errors import BadRequest
 from tests.fakes.encoder import CROSS_ENCODER, START, FakeTextEncoder
 from tests.fakes.engine import FakeEngine
 from tests.fakes.exchange import FakeExchange, post_head
@@ -182,17 +183,30 @@ async def test_a_text_that_is_too_long_is_named_with_both_counts() -> None:
     assert "at most 20" in error["message"]
 
 
-async def test_a_text_without_tokens_is_named() -> None:
-    class Speechless(FakeTextEncoder):
-        """A tokenizer that drops spaces and adds no special tokens."""
+class Speechless(FakeTextEncoder):
+    """Has no token for spaces, and adds two special tokens to a text that is cut."""
 
-        def texts(
-            self, texts: Sequence[str], *, prompt: str | None = None, max_tokens: int | None = None
-        ) -> list[EncodeText]:
-            return [EncodeText(np.array(list(text.replace(" ", "").encode()), np.int64)) for text in texts]
+    def texts(
+        self, texts: Sequence[str], *, prompt: str | None = None, max_tokens: int | None = None
+    ) -> list[EncodeText]:
+        if max_tokens is not None and max_tokens < 2:
+            raise BadRequest("special tokens alone are 2")
+        if any(text.isspace() for text in texts):
+            raise BadRequest("no tokens")
+        return super().texts(texts, prompt=prompt, max_tokens=max_tokens)
 
+
+@pytest.mark.parametrize(
+    ("given", "fields", "param"),
+    [
+        (["a", " "], {}, "input[1]"),
+        (" ", {"truncate": True}, "input"),
+        ("a", {"truncate_prompt_tokens": 1}, "truncate_prompt_tokens"),
+    ],
+)
+async def test_what_the_encoder_refuses_is_named(given: Any, fields: dict[str, Any], param: str) -> None:
     served = FakeService(FakeEngine(encoder=Speechless()))
-    assert (await refused(served, ["a", " "]))[:2] == (400, "input[1]")
+    assert (await refused(served, given, **fields))[:2] == (400, param)
 
 
 async def test_the_known_prompts_are_listed() -> None:
