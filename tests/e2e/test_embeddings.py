@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+from pydantic import SecretStr
 
 from tests.e2e.process import ServerProcess, serving
 from tests.models import require_model
@@ -156,7 +157,11 @@ def test_langchains_class_works(minilm: ServerProcess) -> None:
         warnings.simplefilter("ignore")  # of the package itself, while it is imported
         from langchain_openai import OpenAIEmbeddings
     embeddings = OpenAIEmbeddings(
-        model="minilm", base_url=f"{minilm.url}/v1", api_key="unused", check_embedding_ctx_length=False
+        model="minilm",
+        base_url=f"{minilm.url}/v1",
+        api_key=SecretStr("unused"),
+        # With it, the ids of OpenAI's own tokenizer would be sent.
+        check_embedding_ctx_length=False,
     )
     cases = REFERENCE[:3]
     assert cosine(embeddings.embed_query(cases[0]["text"]), cases[0]["embedding"]) >= 0.99999

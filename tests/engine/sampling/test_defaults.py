@@ -43,7 +43,7 @@ def test_what_the_file_names_counts_and_the_rest_is_openais() -> None:
 
 
 def test_names_are_those_that_transformers_writes(tmp_path: Path) -> None:
-    values = {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.25, "repetition_penalty": 1.5}
+    values: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.25, "repetition_penalty": 1.5}
     GenerationConfig(do_sample=True, **values).save_pretrained(tmp_path)
     written = json.loads((tmp_path / "generation_config.json").read_text())
     assert read_sampling_defaults(hub(written)) == SamplingDefaults(**values)
