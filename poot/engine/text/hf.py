@@ -70,6 +70,8 @@ def read_hf_tokenizer(checkpoint: Checkpoint) -> TokenizerParts:
     named = [*_named_end_ids(checkpoint, len(pieces)), *([] if eos_id is None else [eos_id])]
     config = ConfigReader(checkpoint.tokenizer_config, where=f"{checkpoint.path}/tokenizer_config.json")
     pair = build(lambda: _pair_surroundings(library), where=where)
+    if pair is not None and not _gives_types(config):
+        pair = pair.without_types()
     processed = (prefix, suffix)
     prefix = _overrule(config, "add_bos_token", "bos_token", bos_id, prefix)
     suffix = _overrule(config, "add_eos_token", "eos_token", eos_id, suffix)
@@ -271,6 +273,17 @@ def _pair_surroundings(library: tokenizers.Tokenizer) -> PairSurroundings | None
             suffix_types=tuple(outer.type_ids[after]),
         )
     return None
+
+
+def _gives_types(config: ConfigReader) -> bool:
+    """Whether the model was given the post-processor's token types, and not zeros.
+
+    model_input_names says; where it is absent, transformers gave them up to its fifth release, whose own class of
+    tokenizer does not.
+    """
+    if config.has("model_input_names"):
+        return "token_type_ids" in config.string_list("model_input_names")
+    return config.optional_str("tokenizer_class", "") != "TokenizersBackend"
 
 
 def _overrule(

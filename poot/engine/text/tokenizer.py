@@ -7,7 +7,7 @@ A `Tokenizer` is built by one module per source (hf, gguf_bpe, gguf_spm, gguf_wo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import tokenizers
 
@@ -41,6 +41,17 @@ class PairSurroundings:
     def num_tokens(self) -> int:
         """Tokens that are no text's."""
         return len(self.prefix_ids) + len(self.middle_ids) + len(self.suffix_ids)
+
+    def without_types(self) -> PairSurroundings:
+        """The same with token type 0 everywhere."""
+        return replace(
+            self,
+            prefix_types=(0,) * len(self.prefix_ids),
+            first_type=0,
+            middle_types=(0,) * len(self.middle_ids),
+            second_type=0,
+            suffix_types=(0,) * len(self.suffix_ids),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -306,6 +306,22 @@ def test_a_config_that_overrules_the_post_processor_says_nothing_of_pairs() -> N
     assert load_tokenizer(overruled).pair is None
 
 
+@pytest.mark.parametrize(
+    ("config", "has_types"),
+    [
+        ({}, True),
+        ({"tokenizer_class": "BertTokenizer"}, True),
+        ({"tokenizer_class": "TokenizersBackend"}, False),
+        ({"model_input_names": ["input_ids", "attention_mask"]}, False),
+        ({"tokenizer_class": "TokenizersBackend", "model_input_names": ["input_ids", "token_type_ids"]}, True),
+    ],
+)
+def test_token_types_are_given_where_the_model_was_trained_with_them(config: dict[str, Any], has_types: bool) -> None:
+    tokenizer = load_tokenizer(hub_checkpoint(bert(), tokenizer_config=config))
+    (found,) = pair_encoder(tokenizer).pairs(CORPUS[0], [CORPUS[1]])
+    assert (found.token_types is not None) == has_types
+
+
 def test_a_gguf_wordpiece_joins_pairs_as_bert_does() -> None:
     reference, _ = make("bert")
     tokenizer = load_tokenizer(gguf_checkpoint(wordpiece_metadata(reference.backend_tokenizer)))
