@@ -212,6 +212,10 @@ def _request_bodies() -> Seeds:
         "completion-lists": _json(prompt=[[1], [2, 3]]),
         "completion-mixed": _json(prompt=[1, "a"]),
         "completion-empty": _json(prompt=[]),
+        "embedding": _json(input="Hello", encoding_format="base64", dimensions=2, pooling="mean", normalize=True),
+        "embedding-cut": _json(input=["a", "b"], truncate=True, truncate_prompt_tokens=-1, prompt_name="query"),
+        "embedding-ids": _json(input=[[1], [2, 3]], user="u"),
+        "embedding-empty-text": _json(input=["a", ""]),
         "completion-suffix": _json(prompt="a", suffix="b", echo=True),
         "chat": _chat(_USER),
         "chat-every": _chat(

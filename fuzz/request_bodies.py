@@ -1,6 +1,6 @@
 """Invariant: the body of a request is decoded, or refused with one `RequestError` of status 400 or 404 whose answer is
 itself well-formed JSON of bounded size. A body that is decoded is a JSON object to Python's reader as well, and a chat
-that is decoded gives messages of plain strings or is refused in the same way.
+that is decoded gives messages of plain strings and tool calls or is refused in the same way.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 
 from poot.api.schema.chat import decode_chat, template_messages
 from poot.api.schema.completions import decode_completion
+from poot.api.schema.embeddings import MAX_INPUTS, decode_embeddings
 from poot.errors import RequestError
 
 MODEL = "m"
@@ -27,6 +28,14 @@ def check(data: bytes) -> None:
         _check_is_object(data)
         assert prompts
     try:
+        inputs = decode_embeddings(data, MODEL).inputs
+    except RequestError as error:
+        _check_refusal(error)
+    else:
+        _check_is_object(data)
+        assert 1 <= len(inputs) <= MAX_INPUTS
+        assert all(inputs)
+    try:
         chat = decode_chat(data, MODEL)
     except RequestError as error:
         _check_refusal(error)
@@ -39,8 +48,10 @@ def check(data: bytes) -> None:
         return
     assert len(messages) == len(chat.messages)
     for message in messages:
-        assert {"role", "content"} <= message.keys() <= {"role", "content", "name"}
+        assert {"role", "content"} <= message.keys() <= {"role", "content", "name", "tool_calls", "tool_call_id"}
+        calls = message.pop("tool_calls", [])
         assert all(isinstance(value, str) for value in message.values())
+        assert all(isinstance(call["function"]["arguments"], dict) for call in calls)
 
 
 def _check_refusal(error: RequestError) -> None:
