@@ -39,7 +39,7 @@ REQUESTS_PER_TURN = 16
 """Requests that begin in one turn of the event loop. One takes 0.1 to 0.2 ms, so a burst of hundreds that all began at
 once would hold up every stream for tens of milliseconds."""
 
-FULL_BATCHES_PER_TURN = 32
+FULL_BATCHES_PER_TURN = 20
 """Streams that send `MAX_BATCH` events in one turn. One takes 0.1 ms, so that however many have text ready, a turn of
 the event loop takes some 3 ms for them. Smaller batches would cost a system call for each."""
 
