@@ -115,6 +115,7 @@ class Metrics:
         )
         self.rows_held = gauge("rows_held", "Rows held by running sequences.")
         self.kv_blocks_held = gauge("kv_blocks_held", "KV blocks held by running sequences.")
+        self.kv_blocks_cached = gauge("kv_blocks_cached", "KV blocks that no sequence holds, kept for their content.")
         self.prefix_cache_hit_tokens = counter("prefix_cache_hit_tokens", "Prompt tokens found in the prefix cache.")
         self.time_to_first_token_seconds = histogram(
             "time_to_first_token_seconds", "Seconds from open to the first generated token.", _WAIT_BUCKETS_SECONDS

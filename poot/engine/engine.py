@@ -225,7 +225,9 @@ class Engine:
         task_status.started()
         while True:
             self._take_commands()
+            num_cached = self._scheduler.num_cached_tokens
             plan = self._scheduler.compose()
+            self._metrics.prefix_cache_hit_tokens.inc(self._scheduler.num_cached_tokens - num_cached)
             if plan is not None:
                 await self._run_step(plan)
             # One pass after each step: generation and embeddings take turns while both have work.
@@ -258,6 +260,7 @@ class Engine:
     def _publish(self) -> None:
         self._metrics.rows_held.set(self._scheduler.num_running)
         self._metrics.kv_blocks_held.set(self._allocator.num_held)
+        self._metrics.kv_blocks_cached.set(self._allocator.num_kept)
 
     async def _run_step(self, plan: StepPlan) -> None:
         started = anyio.current_time()

@@ -6,6 +6,8 @@ Policy, in this order:
 1. Rows are the only admission. A waiting sequence takes a free row, first come first served.
 2. Every row that only lacks its newest token (decode) gets one token of the step's budget.
 3. What is left of the budget goes to prompts, oldest first, as chunks.
+4. A prompt starts behind the blocks of it that are in the pool already. While an older prompt computes the next block
+   that a younger one needs too (choices of one request, a shared system prompt), the younger one waits for it.
 
 The pool holds max_seq positions for every row, so an admitted sequence can always run to its end: there is no
 preemption.
@@ -18,6 +20,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
 from poot.engine.kv.allocator import BlockAllocator
+from poot.engine.kv.prefix_index import Key, PrefixIndex
 from poot.engine.sequence import Sequence, SequenceState
 
 
@@ -58,6 +61,9 @@ class Scheduler:
         mixed_token_budget: most tokens in a step in which some row decodes, so that a long prompt's chunk delays its
             neighbours' next token by a bounded time.
         allocator: the pool's bookkeeping; this scheduler is its only user.
+
+    Attributes:
+        num_cached_tokens: tokens of all prompts so far whose blocks were in the pool already.
     """
 
     def __init__(
@@ -74,6 +80,8 @@ class Scheduler:
         self._token_budget = token_budget
         self._mixed_token_budget = mixed_token_budget
         self._allocator = allocator
+        self._index = PrefixIndex(allocator, block_size)
+        self.num_cached_tokens = 0
         self._free_rows = list(range(num_rows - 1, -1, -1))
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []  # oldest first
@@ -120,18 +128,53 @@ class Scheduler:
         chunks = []
         prefilling = []
         for sequence in self._running:
+            if sequence.num_generated_tokens == 0:
+                self._take_cached(sequence)
             if len(sequence.token_ids) - sequence.num_computed_tokens == 1 and sequence.num_computed_tokens > 0:
                 chunks.append(self._chunk(sequence, 1))
             else:
                 prefilling.append(sequence)
         budget = (self._mixed_token_budget if chunks else self._token_budget) - len(chunks)
+        computed: set[Key] = set()
         for sequence in prefilling:
             if budget == 0:
                 break
+            key = self._next_key(sequence)
+            if key in computed and self._may_take_cached(sequence):
+                continue
+            if key is not None:
+                computed.add(key)
             num_tokens = min(budget, len(sequence.token_ids) - sequence.num_computed_tokens)
             budget -= num_tokens
             chunks.append(self._chunk(sequence, num_tokens))
         return StepPlan(tuple(chunks)) if chunks else None
+
+    def _next_key(self, sequence: Sequence) -> Key | None:
+        """The key of the block `sequence` computes next; None where its prompt ends inside that block, or with it."""
+        start = sequence.num_known_blocks * self._block_size
+        # The newest token is always computed, whatever is cached: a token is drawn after it.
+        if start + self._block_size >= len(sequence.token_ids):
+            return None
+        return self._index.key(sequence.prefix_node, sequence.token_ids, start)
+
+    def _may_take_cached(self, sequence: Sequence) -> bool:
+        if sequence.request.num_prompt_logprobs is not None:  # every position of it is to be computed
+            return False
+        return sequence.num_computed_tokens == sequence.num_known_blocks * self._block_size
+
+    def _take_cached(self, sequence: Sequence) -> None:
+        """Moves a prompt forward over the blocks that are in the pool already."""
+        while self._may_take_cached(sequence):
+            key = self._next_key(sequence)
+            found = None if key is None else self._index.take(key)
+            if found is None:
+                return
+            sequence.prefix_node, block = found
+            sequence.block_table.append(block)
+            sequence.num_known_blocks += 1
+            sequence.num_computed_tokens += self._block_size
+            sequence.num_cached_tokens += self._block_size
+            self.num_cached_tokens += self._block_size
 
     def _chunk(self, sequence: Sequence, num_tokens: int) -> Chunk:
         start = sequence.num_computed_tokens
@@ -146,6 +189,14 @@ class Scheduler:
         drawn = iter(token_ids)
         for chunk in plan.chunks:
             chunk.sequence.num_computed_tokens = chunk.start + chunk.num_tokens
+            self._enter_full_blocks(chunk.sequence)
             if chunk.samples:
                 chunk.sequence.token_ids.append(next(drawn))
         assert next(drawn, None) is None
+
+    def _enter_full_blocks(self, sequence: Sequence) -> None:
+        """Lets others share the blocks of `sequence` whose last position was computed since the last call."""
+        while (end := (sequence.num_known_blocks + 1) * self._block_size) <= sequence.num_computed_tokens:
+            key = self._index.key(sequence.prefix_node, sequence.token_ids, end - self._block_size)
+            sequence.prefix_node = self._index.enter(key, sequence.block_table[sequence.num_known_blocks])
+            sequence.num_known_blocks += 1

@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
 
+from poot.engine.kv.prefix_index import ROOT
 from poot.engine.sampling.token_counts import TokenCounts
 
 
@@ -188,6 +189,8 @@ class Sequence:
         max_total_tokens: prompt plus the most this sequence may generate.
         row: the row it holds while running.
         block_table: its KV blocks, in order of position.
+        num_known_blocks: how many of them, from the first on, are full and known to the prefix index.
+        prefix_node: the index's node of the last of those.
         counts: what the penalties go by; None until a step needs it.
         num_cached_tokens: tokens of the prompt whose keys and values were there already.
         num_drafted_tokens, num_accepted_tokens: proposed by speculation, and taken of those.
@@ -202,6 +205,8 @@ class Sequence:
     state: SequenceState = SequenceState.WAITING
     row: int | None = None
     block_table: list[int] = field(default_factory=list)
+    num_known_blocks: int = 0
+    prefix_node: int = ROOT
     counts: TokenCounts | None = None
     num_cached_tokens: int = 0
     num_drafted_tokens: int = 0

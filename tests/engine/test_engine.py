@@ -144,6 +144,20 @@ async def test_six_sequences_over_two_rows_each_get_what_they_get_alone() -> Non
         assert results[index] == continuation(NEXT_TOKEN, prompt, 12)
 
 
+async def test_an_answer_is_the_same_with_a_cold_and_a_warm_cache() -> None:
+    prompt = list(range(1, 41))
+    async with running() as harness:
+        cold = await harness.ids(request(prompt, 20))
+        async with harness.engine.open(request(prompt, 20)) as events:
+            received = [event async for event in events]
+    warm = [token_id for event in received if isinstance(event, Delta) for token_id in event.token_ids]
+    assert cold == warm == continuation(NEXT_TOKEN, prompt, 20)
+    assert isinstance(received[-1], Finished)
+    assert received[-1].num_cached_tokens == 32
+    assert harness.metrics.registry.get_sample_value("poot_prefix_cache_hit_tokens_total") == 32
+    assert harness.metrics.registry.get_sample_value("poot_kv_blocks_cached") == 3  # 59 positions were computed
+
+
 async def test_leaving_mid_stream_frees_row_and_blocks_within_one_step() -> None:
     async with running() as harness:
         async with harness.engine.open(request([1], 50)) as events:
@@ -235,7 +249,7 @@ def test_random_crowds_with_random_leavers(plans: list[tuple[int, int, int | Non
         async with running() as harness, anyio.create_task_group() as task_group:
 
             async def run(index: int, prompt_length: int, max_tokens: int, leaves_after: int | None) -> None:
-                prompt = [index + 1] * prompt_length
+                prompt = [index % 2 + 1] * prompt_length  # half of them begin alike, and share blocks
                 expected = continuation(NEXT_TOKEN, prompt, min(max_tokens, MAX_SEQ - prompt_length))
                 got: list[int] = []
                 async with harness.engine.open(request(prompt, max_tokens)) as events:
