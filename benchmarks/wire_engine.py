@@ -16,6 +16,7 @@ import anyio.lowlevel
 from anyio.streams.memory import MemoryObjectSendStream
 
 from poot.api.served import EventStream
+from poot.engine.plan import Plan
 from poot.engine.sampling.defaults import SamplingDefaults
 from poot.engine.sequence import Delta, Event, Finished, FinishReason, GenerationRequest, Opened, Timings
 from poot.engine.text import ChatTemplate, Tokenizer
@@ -42,6 +43,7 @@ class NullModel:
     weight_bytes: int = 0
     kv_bytes: int = 0
     terms: Mapping[str, int] = field(default_factory=dict)
+    plan: Plan | None = None
     sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
 
 

@@ -121,6 +121,7 @@ class Served:
             weight_bytes=prepared.plan.terms["weights"],
             kv_bytes=prepared.kv_bytes,
             terms=dict(prepared.plan.terms),
+            plan=prepared.plan,
             sampling_defaults=read_sampling_defaults(checkpoint),
         )
 

@@ -11,6 +11,7 @@ from poot import __version__
 from poot.api.gate import RouteMatch
 from poot.api.responses import json_response
 from poot.api.served import ServedEngine
+from poot.engine.plan import Plan
 from poot.metrics import PROMETHEUS_CONTENT_TYPE, Metrics
 from poot.net.exchange import Exchange, Response
 
@@ -25,7 +26,10 @@ class Health:
         self._started = clock()
 
     async def health(self, exchange: Exchange, match: RouteMatch) -> int:
-        """200 and "serving", or 503 and "draining". `?verbose=1` adds the plan's terms and what is held now."""
+        """200 and "serving", or 503 and "draining".
+
+        `?verbose=1` adds the plan's terms, what they were fitted to, and what is held now.
+        """
         model = self._engine.model
         is_draining = exchange.is_draining or self._engine.is_draining
         facts: dict[str, Any] = {
@@ -47,6 +51,8 @@ class Health:
         if query and parse_qs(query).get("verbose", ["0"])[-1] not in ("0", "false"):
             held = self._engine.statistics()
             facts["plan"] = dict(model.terms)
+            if model.plan is not None:
+                facts["fit"] = _fit_facts(model.plan)
             facts["held"] = {
                 "rows": held.rows_held,
                 "kv_blocks": held.kv_blocks_held,
@@ -64,3 +70,12 @@ class Health:
         headers = ((b"content-type", PROMETHEUS_CONTENT_TYPE.encode("ascii")),)
         await exchange.send(Response(status=200, headers=headers, body=self._metrics.as_prometheus()))
         return 200
+
+
+def _fit_facts(plan: Plan) -> dict[str, Any]:
+    return {
+        "asked": {"rows": plan.asked_rows, "max_seq": plan.asked_max_seq},
+        "settled": {"rows": plan.num_rows, "max_seq": plan.max_seq},
+        "total_bytes": plan.total_bytes,
+        "available_bytes": plan.available_bytes,
+    }

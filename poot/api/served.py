@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from poot.engine.encoding import EncodeText, FloatArray, Pooling, TextEncoder
+from poot.engine.plan import Plan
 from poot.engine.sampling.defaults import SamplingDefaults
 from poot.engine.sequence import Event, GenerationRequest
 from poot.engine.text import ChatTemplate, Tokenizer
@@ -39,6 +40,10 @@ class ServedModel(Protocol):
     def kv_bytes(self) -> int: ...
     @property
     def terms(self) -> Mapping[str, int]: ...
+    @property
+    def plan(self) -> Plan | None:
+        """The fit that rows, max_seq and terms came from; None where nothing was fitted."""
+
     @property
     def sampling_defaults(self) -> SamplingDefaults: ...
 

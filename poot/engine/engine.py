@@ -29,6 +29,7 @@ from poot.engine.encode_runner import EncodeRunner
 from poot.engine.encoding import EncodeText, TextEncoder
 from poot.engine.generation import Clock, Generation
 from poot.engine.kv.allocator import BlockAllocator
+from poot.engine.plan import Plan
 from poot.engine.sampling.defaults import SamplingDefaults
 from poot.engine.scheduler import Scheduler, StepPlan
 from poot.engine.sequence import (
@@ -49,7 +50,10 @@ logger = logging.getLogger("poot.engine")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineInfo:
-    """What is served, as settled at startup. Sizes in bytes, `created` in Unix seconds."""
+    """What is served, as settled at startup. Sizes in bytes, `created` in Unix seconds.
+
+    `plan` is the fit that rows, max_seq and terms came from; None where nothing was fitted, as for a fake program.
+    """
 
     model_id: str
     task: str
@@ -63,6 +67,7 @@ class EngineInfo:
     weight_bytes: int
     kv_bytes: int
     terms: dict[str, int]
+    plan: Plan | None = None
     sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
 
 

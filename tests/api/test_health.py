@@ -6,6 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from poot import __version__
+from poot.engine.plan import Plan
 from tests.fakes.engine import FakeEngine, FakeModel
 from tests.fakes.service import FakeService
 
@@ -51,6 +52,27 @@ async def test_verbose_adds_the_terms_of_the_plan_and_what_is_held(query: str, i
     if is_verbose:
         assert answer["plan"] == {"weights": 1000, "kv": 2000}
         assert answer["held"] == {"rows": 0, "kv_blocks": 0, "waiting": 0}
+
+
+async def test_verbose_says_what_was_asked_for_and_what_it_was_fitted_to() -> None:
+    plan = Plan(
+        num_rows=1,
+        max_seq=2048,
+        asked_rows=4,
+        asked_max_seq=4096,
+        terms={"weights": 1000, "kv": 2000, "step": 30, "encode": 4},
+        available_bytes=3100,
+    )
+    service = FakeService(FakeEngine(model=FakeModel(rows=1, max_seq=2048, terms=plan.terms, plan=plan)))
+    answer = (await service.get("/health", query="verbose=1")).answer
+    assert answer["plan"] == {"weights": 1000, "kv": 2000, "step": 30, "encode": 4}
+    assert answer["fit"] == {
+        "asked": {"rows": 4, "max_seq": 4096},
+        "settled": {"rows": 1, "max_seq": 2048},
+        "total_bytes": 3034,
+        "available_bytes": 3100,
+    }
+    assert "fit" not in (await service.get("/health")).answer
 
 
 async def test_an_engine_that_drains_is_a_draining_server() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from poot.devices.base import MemoryBudget
@@ -42,8 +44,19 @@ def test_what_does_not_fit_is_refused_with_every_term() -> None:
         assert figure in str(caught.value)
 
 
+def test_every_halving_is_logged_with_its_bytes(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="poot.plan"):
+        plan = fitted(1000 + 2048 + 10, num_rows=2)
+    assert [record.message for record in caplog.records] == [
+        "plan: rows 2, max_seq 4096 does not fit (9212 bytes needed, 3058 available), trying rows 1, max_seq 4096",
+        "plan: rows 1, max_seq 4096 does not fit (5106 bytes needed, 3058 available), trying rows 1, max_seq 2048",
+    ]
+    assert (plan.asked_rows, plan.asked_max_seq) == (2, 4096)
+
+
 def test_max_seq_is_capped_at_the_models_own_limit() -> None:
-    assert fitted(10**6, model_limit=2048).max_seq == 2048
+    plan = fitted(10**6, model_limit=2048)
+    assert (plan.max_seq, plan.asked_max_seq) == (2048, 4096)
 
 
 def test_halving_stops_exactly_at_the_floor() -> None:

@@ -15,6 +15,7 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from poot.engine.encoding import EncodeText, FloatArray, Pooling, TextEncoder
+from poot.engine.plan import Plan
 from poot.engine.sampling.defaults import SamplingDefaults
 from poot.engine.sequence import Delta, Event, Failed, Finished, FinishReason, GenerationRequest, Opened, Timings
 from poot.engine.text import ChatTemplate, Tokenizer
@@ -41,6 +42,7 @@ class FakeModel:
     weight_bytes: int = 1000
     kv_bytes: int = 2000
     terms: Mapping[str, int] = field(default_factory=lambda: {"weights": 1000, "kv": 2000})
+    plan: Plan | None = None
     sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
 
 
