@@ -130,6 +130,12 @@ class Metrics:
         self.cancelled = counter("cancelled", "Sequences released before they finished.")
         self.draft_proposed_tokens = counter("draft_proposed_tokens", "Tokens proposed by speculation.")
         self.draft_accepted_tokens = counter("draft_accepted_tokens", "Proposed tokens the target model agreed with.")
+        self.draft_position_proposed_tokens = counter(
+            "draft_position_proposed_tokens", "Tokens proposed, by their place in the proposal.", "position"
+        )
+        self.draft_position_accepted_tokens = counter(
+            "draft_position_accepted_tokens", "Proposed tokens agreed with, by their place in the proposal.", "position"
+        )
         self.encode_texts_waiting = gauge("encode_texts_waiting", "Texts that no encode pass has taken yet.")
         self.encode_passes = counter("encode_passes", "Encode passes run.")
         self.encode_texts = counter("encode_texts", "Texts encoded, or pairs scored.")
@@ -150,6 +156,15 @@ class Metrics:
         if series is None:
             series = self._request_series[route, status] = self.requests.labels(route, status)
         series.inc()
+
+    def count_draft(self, num_proposed: int, num_accepted: int) -> None:
+        """Counts one proposal: all of its places, and the first `num_accepted` of them as agreed with."""
+        self.draft_proposed_tokens.inc(num_proposed)
+        self.draft_accepted_tokens.inc(num_accepted)
+        for position in range(1, num_proposed + 1):
+            self.draft_position_proposed_tokens.labels(str(position)).inc()
+            # The series is there as soon as something was proposed at its place.
+            self.draft_position_accepted_tokens.labels(str(position)).inc(position <= num_accepted)
 
     def as_prometheus(self) -> bytes:
         """The registry in the Prometheus text format, version 0.0.4 (`PROMETHEUS_CONTENT_TYPE`)."""

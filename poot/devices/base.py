@@ -4,7 +4,7 @@ Model code speaks `Ops` over opaque handles and torch tensors. The runner record
 serving and launches it with a `Step`. A device has never heard of a sequence: it sees rows, slots and positions.
 
 Shapes: `num_tokens` is all tokens of a step over all its rows, `num_rows` the rows that take part, `num_samples` the
-rows that need a token from this step.
+tokens drawn: one for each row whose chunk reaches its newest token, and one more for each proposed token it verifies.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Weight:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplingBatch:
-    """Sampling parameters of the rows that need a token, each array `[num_samples]`.
+    """Sampling parameters of the tokens to be drawn, each array `[num_samples]`.
 
     Attributes:
         temperature: 0 is greedy.
@@ -168,12 +168,19 @@ class StepResult:
 class Bucket:
     """The largest step a program is recorded for.
 
-    `max_positions` is the most a row's context may hold; None stands for the whole KV pool.
+    Attributes:
+        max_positions: the most a row's context may hold; None stands for the whole KV pool.
+        samples_a_row: most tokens a row draws: more than one where proposed tokens are verified.
     """
 
     num_rows: int
     num_tokens: int
     max_positions: int | None = None
+    samples_a_row: int = 1
+
+    @property
+    def num_samples(self) -> int:
+        return self.num_rows * self.samples_a_row
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

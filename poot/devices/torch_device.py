@@ -121,7 +121,7 @@ class CpuDevice:
             # gate and up, the gated product, one temporary
             + bucket.num_tokens * intermediate * 4
             # logits, and the sampler's ten arrays of one row at a time, of up to eight bytes an element
-            + vocab * (bucket.num_rows + 20)
+            + vocab * (bucket.num_samples + 20)
             # keys and values of a row gathered from their blocks
             + 2 * (positions + KV_BLOCK_SIZE) * heads
             # attention masks, one for full attention and one for a window
@@ -160,7 +160,7 @@ class CpuDevice:
                     StepTensors(
                         token_ids=torch.zeros(bucket.num_tokens, dtype=torch.int64),
                         positions=torch.zeros(bucket.num_tokens, dtype=torch.int64),
-                        sample_indices=torch.zeros(bucket.num_rows, dtype=torch.int64),
+                        sample_indices=torch.zeros(bucket.num_samples, dtype=torch.int64),
                     ),
                 )
         finally:

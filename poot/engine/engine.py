@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from collections.abc import Sequence as SequenceOf
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 from anyio.abc import TaskStatus
@@ -31,7 +31,7 @@ from poot.engine.generation import Clock, Generation
 from poot.engine.kv.allocator import BlockAllocator
 from poot.engine.plan import Plan
 from poot.engine.sampling.defaults import SamplingDefaults
-from poot.engine.scheduler import Scheduler, StepPlan
+from poot.engine.scheduler import Outcome, Scheduler, StepPlan
 from poot.engine.sequence import (
     Event,
     Failed,
@@ -40,6 +40,7 @@ from poot.engine.sequence import (
     Opened,
     Sequence,
 )
+from poot.engine.speculate.drafter import Drafter
 from poot.engine.step import build_step, prompt_scores
 from poot.engine.text import ChatTemplate, Tokenizer
 from poot.errors import Draining
@@ -91,6 +92,8 @@ class Engine:
         executor: where the blocking half of a step runs.
         token_budget, mixed_token_budget: most tokens of a step, without and with decoding rows in it.
         encode_runner: runs encode passes between steps; None for a model that only generates.
+        max_draft_tokens: most tokens proposed for a row in one step.
+        make_drafter: what proposes them, over the pool's bookkeeping; None where nothing is to be proposed.
     """
 
     def __init__(
@@ -105,6 +108,8 @@ class Engine:
         mixed_token_budget: int,
         metrics: Metrics,
         encode_runner: EncodeRunner | None = None,
+        max_draft_tokens: int = 0,
+        make_drafter: Callable[[BlockAllocator], Drafter] | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -121,7 +126,10 @@ class Engine:
             token_budget=token_budget,
             mixed_token_budget=mixed_token_budget,
             allocator=self._allocator,
+            max_draft_tokens=max_draft_tokens,
         )
+        self._drafter = None if make_drafter is None else make_drafter(self._allocator)
+        assert (self._drafter is None) == (max_draft_tokens == 0)
         self._generations: dict[Sequence, Generation] = {}
         self._arrivals: deque[Generation] = deque()
         self._releases: deque[Generation] = deque()
@@ -270,7 +278,7 @@ class Engine:
     async def _run_step(self, plan: StepPlan) -> None:
         started = anyio.current_time()
         try:
-            result = await self._executor.call(lambda: self._execute(plan))
+            plan, result = await self._executor.call(lambda: self._execute(plan))
         except Exception:
             # Our own bug, or the device's: it ends the sequences of this step and no other.
             logger.exception("a step of %d tokens failed", plan.num_tokens)
@@ -280,28 +288,36 @@ class Engine:
         now = anyio.current_time()
         self._metrics.steps.inc()
         self._metrics.step_wall_seconds.inc(now - started)
-        self._scheduler.commit(plan, result.token_ids)
-        self._deliver(plan, result, now)
-
-    def _execute(self, plan: StepPlan) -> StepResult:
-        assert self._program is not None
-        return self._program.launch(build_step(plan, max_blocks=self._max_blocks)).tokens()
-
-    def _deliver(self, plan: StepPlan, result: StepResult, now: float) -> None:
+        outcomes = self._scheduler.commit(plan, result.token_ids)
         for sequence, first, scores in prompt_scores(plan, result.scores):
             generation = self._generations[sequence]
             if not generation.is_over:
                 generation.accept_prompt(first, scores)
-        sampled = (chunk.sequence for chunk in plan.chunks if chunk.samples)
-        drawn = zip(sampled, result.token_ids, result.logprobs, strict=True)
-        for sample, (sequence, token_id, logprobs) in enumerate(drawn):
-            generation = self._generations[sequence]
-            if generation.is_over:  # left while the step ran
-                continue
+        for outcome in outcomes:
+            self._deliver(outcome, result, now)
+        self._publish()
+
+    def _execute(self, plan: StepPlan) -> tuple[StepPlan, StepResult]:
+        """The plan with what was proposed, and what came of it. Runs on the device thread."""
+        assert self._program is not None
+        if self._drafter is not None and (asking := [chunk for chunk in plan.chunks if chunk.max_draft_tokens]):
+            drafts = dict(zip(asking, self._drafter.propose(asking), strict=True))
+            plan = StepPlan(
+                tuple(replace(chunk, draft=draft) if (draft := drafts.get(chunk)) else chunk for chunk in plan.chunks)
+            )
+        return plan, self._program.launch(build_step(plan, max_blocks=self._max_blocks)).tokens()
+
+    def _deliver(self, outcome: Outcome, result: StepResult, now: float) -> None:
+        generation = self._generations[outcome.chunk.sequence]
+        if outcome.chunk.draft:
+            self._metrics.count_draft(len(outcome.chunk.draft), outcome.num_accepted)
+        for sample in outcome.samples:
+            if generation.is_over:  # it left while the step ran, or ended with an earlier one of these tokens
+                return
             if sample in result.failed:
                 logger.error("a sequence's logits were not finite, or every token was banned")
                 self._fail(generation, "the model gave no valid token for this request", draining=False)
-                continue
+                return
             self._metrics.generated_tokens.inc()
             clock = generation.clock
             if clock.last_token is None:
@@ -310,12 +326,11 @@ class Engine:
             else:
                 self._metrics.inter_token_seconds.observe(now - clock.last_token)
             clock.last_token = now
-            for event in generation.accept(token_id, logprobs):
+            for event in generation.accept(result.token_ids[sample], result.logprobs[sample]):
                 generation.send.send_nowait(event)
                 if isinstance(event, Finished):
                     generation.send.close()
                     self._forget(generation)
-        self._publish()
 
     def _fail(self, generation: Generation, message: str, *, draining: bool) -> None:
         if generation.is_over:

@@ -62,6 +62,8 @@ class Generation:
     num_sent_chars: int = 0
     _unsent: deque[tuple[int, int, TokenLogprob]] = field(default_factory=deque)
     is_over: bool = False
+    # Tokens accepted so far; the sequence may hold more already, as a step of speculation brings several.
+    num_generated: int = 0
     cumulative_logprob: float | None = None
     _token_bytes: Callable[[int], bytes] = field(init=False)
     # Until they are sent; None where nobody asked for them.
@@ -76,7 +78,7 @@ class Generation:
         self._token_bytes = vocabulary.token_bytes if request.skips_special else vocabulary.shown_bytes
 
     def accept(self, token_id: int, logprobs: SampleLogprobs | None) -> list[Event]:
-        """Events of the newest token, which the sequence already holds; the last one is `Finished` if it ends here."""
+        """Events of the next generated token; the last one is `Finished` if the sequence ends with it."""
         if self._prompt_logprobs is not None:
             first_bytes = self._token_bytes(self.sequence.request.prompt_ids[0])
             scored = PromptScored(first_bytes, tuple(self._prompt_logprobs))
@@ -86,6 +88,7 @@ class Generation:
         request = sequence.request
         if request.max_tokens == 0:  # drawn because a step with a prompt's end in it draws; nobody asked for it
             return self._last_events("", (), FinishReason.LENGTH)
+        self.num_generated += 1
         if logprobs is not None:
             self.cumulative_logprob = (self.cumulative_logprob or 0.0) + logprobs.logprob
         is_last = token_id in sequence.stop_ids
@@ -103,7 +106,7 @@ class Generation:
             return self._last_events(text, (token_id,), FinishReason.STOP)
         if is_last:
             return self._end(text, (token_id,), FinishReason.STOP)
-        if len(sequence.token_ids) >= sequence.max_total_tokens:
+        if sequence.num_prompt_tokens + self.num_generated >= sequence.max_total_tokens:
             return self._end(text, (token_id,), FinishReason.LENGTH)
         self.num_sent_chars += len(text)
         return [Delta(text, (token_id,), self._take_logprobs())]
@@ -135,7 +138,7 @@ class Generation:
         finished = Finished(
             reason,
             sequence.num_prompt_tokens,
-            min(sequence.num_generated_tokens, sequence.request.max_tokens),
+            self.num_generated,
             self.clock.timings(),
             self.cumulative_logprob,
             sequence.num_cached_tokens,

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from poot.engine.kv.allocator import BlockAllocator
 from poot.engine.kv.prefix_index import Key, PrefixIndex
 from poot.engine.sequence import Sequence, SequenceState
+from poot.engine.speculate.adaptive import ProposalLength
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,25 @@ class Chunk:
         start: position of the first token.
         num_tokens: how many.
         samples: whether the chunk reaches the newest token, so that a token is drawn after it.
+        max_draft_tokens: most tokens that may be proposed after the newest one; blocks for them are there.
+        draft: tokens proposed, to be verified in this step: a token is drawn after each of them too.
     """
 
     sequence: Sequence
     start: int
     num_tokens: int
     samples: bool
+    max_draft_tokens: int = 0
+    draft: tuple[int, ...] = ()
+
+    @property
+    def length(self) -> int:
+        """Positions the chunk takes in the step."""
+        return self.num_tokens + len(self.draft)
+
+    @property
+    def num_samples(self) -> int:
+        return 1 + len(self.draft) if self.samples else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +62,21 @@ class StepPlan:
 
     @property
     def num_tokens(self) -> int:
-        return sum(chunk.num_tokens for chunk in self.chunks)
+        return sum(chunk.length for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step brought one sequence.
+
+    Attributes:
+        samples: indices into the step's drawn tokens: the sequence's new tokens, in order.
+        num_accepted: how many of its proposed tokens stood; one less than `samples` holds.
+    """
+
+    chunk: Chunk
+    samples: range
+    num_accepted: int
 
 
 class Scheduler:
@@ -61,6 +89,8 @@ class Scheduler:
         mixed_token_budget: most tokens in a step in which some row decodes, so that a long prompt's chunk delays its
             neighbours' next token by a bounded time.
         allocator: the pool's bookkeeping; this scheduler is its only user.
+        max_draft_tokens: most tokens that speculation proposes for a row in one step; 0 is no speculation. They come on
+            top of the budgets.
 
     Attributes:
         num_cached_tokens: tokens of all prompts so far whose blocks were in the pool already.
@@ -74,12 +104,14 @@ class Scheduler:
         token_budget: int,
         mixed_token_budget: int,
         allocator: BlockAllocator,
+        max_draft_tokens: int = 0,
     ) -> None:
         assert num_rows <= mixed_token_budget <= token_budget
         self._block_size = block_size
         self._token_budget = token_budget
         self._mixed_token_budget = mixed_token_budget
         self._allocator = allocator
+        self._max_draft_tokens = max_draft_tokens
         self._index = PrefixIndex(allocator, block_size)
         self.num_cached_tokens = 0
         self._free_rows = list(range(num_rows - 1, -1, -1))
@@ -131,7 +163,7 @@ class Scheduler:
             if sequence.num_generated_tokens == 0:
                 self._take_cached(sequence)
             if len(sequence.token_ids) - sequence.num_computed_tokens == 1 and sequence.num_computed_tokens > 0:
-                chunks.append(self._chunk(sequence, 1))
+                chunks.append(self._chunk(sequence, 1, self._max_draft(sequence)))
             else:
                 prefilling.append(sequence)
         budget = (self._mixed_token_budget if chunks else self._token_budget) - len(chunks)
@@ -176,23 +208,53 @@ class Scheduler:
             sequence.num_cached_tokens += self._block_size
             self.num_cached_tokens += self._block_size
 
-    def _chunk(self, sequence: Sequence, num_tokens: int) -> Chunk:
+    def _max_draft(self, sequence: Sequence) -> int:
+        """Tokens that may be proposed for a decoding row: as its acceptance allows, and none past its end."""
+        if not self._max_draft_tokens:
+            return 0
+        if sequence.proposal_length is None:
+            sequence.proposal_length = ProposalLength(self._max_draft_tokens)
+        return min(sequence.proposal_length.next(), sequence.max_total_tokens - len(sequence.token_ids) - 1)
+
+    def _chunk(self, sequence: Sequence, num_tokens: int, max_draft_tokens: int = 0) -> Chunk:
         start = sequence.num_computed_tokens
         end = start + num_tokens
-        missing = -(-end // self._block_size) - len(sequence.block_table)
+        missing = -(-(end + max_draft_tokens) // self._block_size) - len(sequence.block_table)
         if missing > 0:
             sequence.block_table += self._allocator.allocate(missing)
-        return Chunk(sequence, start, num_tokens, samples=end == len(sequence.token_ids))
+        return Chunk(sequence, start, num_tokens, end == len(sequence.token_ids), max_draft_tokens)
 
-    def commit(self, plan: StepPlan, token_ids: SequenceOf[int]) -> None:
-        """Records that `plan` was computed and appends the token drawn for each of its sampling chunks, in order."""
-        drawn = iter(token_ids)
+    def commit(self, plan: StepPlan, token_ids: SequenceOf[int]) -> list[Outcome]:
+        """Records that `plan` was computed, and appends what was drawn to its sequences.
+
+        A proposed token stands while the token drawn in its place is the same, and the first one that differs is the
+        last new token: what was computed after it is forgotten.
+
+        Args:
+            token_ids: the tokens drawn, chunk by chunk.
+        """
+        outcomes = []
+        first = 0
         for chunk in plan.chunks:
-            chunk.sequence.num_computed_tokens = chunk.start + chunk.num_tokens
-            self._enter_full_blocks(chunk.sequence)
+            sequence = chunk.sequence
+            sequence.num_computed_tokens = chunk.start + chunk.num_tokens
             if chunk.samples:
-                chunk.sequence.token_ids.append(next(drawn))
-        assert next(drawn, None) is None
+                drawn = token_ids[first : first + chunk.num_samples]
+                num_accepted = 0
+                while num_accepted < len(chunk.draft) and drawn[num_accepted] == chunk.draft[num_accepted]:
+                    num_accepted += 1
+                sequence.token_ids += drawn[: num_accepted + 1]
+                sequence.num_computed_tokens += num_accepted
+                if chunk.draft:
+                    assert sequence.proposal_length is not None
+                    sequence.proposal_length.note(len(chunk.draft), num_accepted)
+                    sequence.num_drafted_tokens += len(chunk.draft)
+                    sequence.num_accepted_tokens += num_accepted
+                outcomes.append(Outcome(chunk, range(first, first + num_accepted + 1), num_accepted))
+                first += chunk.num_samples
+            self._enter_full_blocks(sequence)
+        assert first == len(token_ids)
+        return outcomes
 
     def _enter_full_blocks(self, sequence: Sequence) -> None:
         """Lets others share the blocks of `sequence` whose last position was computed since the last call."""

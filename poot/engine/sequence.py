@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from poot.engine.kv.prefix_index import ROOT
 from poot.engine.sampling.token_counts import TokenCounts
+from poot.engine.speculate.adaptive import ProposalLength
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,6 +196,8 @@ class Sequence:
         counts: what the penalties go by; None until a step needs it.
         num_cached_tokens: tokens of the prompt whose keys and values were there already.
         num_drafted_tokens, num_accepted_tokens: proposed by speculation, and taken of those.
+        proposal_length: how many to propose next; None until a step asks.
+        draft_state: what the drafter keeps of this sequence; its own business.
     """
 
     request: GenerationRequest
@@ -211,6 +215,8 @@ class Sequence:
     num_cached_tokens: int = 0
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0
+    proposal_length: ProposalLength | None = None
+    draft_state: Any = None
 
     @property
     def num_generated_tokens(self) -> int:

@@ -12,6 +12,9 @@ class BlockAllocator:
     A block is in one of three states: held by one sequence or more, kept (held by nobody, but its content is known and
     may be shared again), or free. Free blocks are handed out first, the one free for longest before the others; then
     kept ones, the one released first before the others.
+
+    Attributes:
+        num_allocations: how often each block was handed out; its content lasts while the number stays.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -19,6 +22,7 @@ class BlockAllocator:
         self.num_blocks = num_blocks
         # Called with a kept block whose content is about to be lost.
         self.on_evict: Callable[[int], None] = lambda block: None
+        self.num_allocations = [0] * num_blocks
         self._free: deque[int] = deque(range(num_blocks))
         self._holders: dict[int, int] = {}
         self._known: set[int] = set()  # content may be shared: held or kept
@@ -49,6 +53,7 @@ class BlockAllocator:
             blocks.append(block)
         for block in blocks:
             self._holders[block] = 1
+            self.num_allocations[block] += 1
         return blocks
 
     def share(self, block: int) -> None:

@@ -34,7 +34,20 @@ class TokenCounts:
             self._counts[index] += 1
         self.num_tokens += len(token_ids)
 
-    def arrays(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """Ids and counts, `[num_distinct]` each, copied: a step keeps them while later tokens are added."""
+    def arrays(self, extra: Sequence[int] = ()) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Ids and counts, `[num_distinct]` each, copied: a step keeps them while later tokens are added.
+
+        Args:
+            extra: tokens to count as generated this once.
+        """
         count = len(self._index)
-        return self._ids[:count].copy(), self._counts[:count].copy()
+        if not extra:
+            return self._ids[:count].copy(), self._counts[:count].copy()
+        index = {token_id: self._index.get(token_id, -1) for token_id in extra}
+        new = [token_id for token_id, place in index.items() if place < 0]
+        index |= {token_id: count + place for place, token_id in enumerate(new)}
+        ids = np.concatenate([self._ids[:count], np.array(new, np.int64)])
+        counts = np.concatenate([self._counts[:count], np.zeros(len(new), np.float32)])
+        for token_id in extra:
+            counts[index[token_id]] += 1
+        return ids, counts
