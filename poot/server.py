@@ -18,17 +18,21 @@ import anyio
 import anyio.abc
 
 from poot.api.routes import Api
-from poot.config import Address, Config, FdAddress, TcpAddress
-from poot.devices.base import Device
+from poot.config import Address, Config, Draft, DraftLookup, DraftMtp, FdAddress, TcpAddress
+from poot.devices.base import KV_BLOCK_SIZE, Device
 from poot.devices.select import select_device
 from poot.engine.checkpoint import Checkpoint, open_checkpoint
 from poot.engine.device_thread import DeviceThread
 from poot.engine.encode_runner import EncodeRunner
 from poot.engine.engine import Engine, EngineInfo
+from poot.engine.kv.allocator import BlockAllocator
 from poot.engine.models.served import ServedModel, load_served
 from poot.engine.models.task import Task, read_task
 from poot.engine.runner import Prepared, prepare
 from poot.engine.sampling.defaults import read_sampling_defaults
+from poot.engine.speculate.drafter import Drafter, LookupDrafter
+from poot.engine.speculate.loading import LoadedDraft, load_draft, refuse_mtp
+from poot.engine.speculate.model import ModelDrafter
 from poot.engine.text import ChatTemplate, Tokenizer, load_tokenizer, select_template
 from poot.errors import ConfigError, StartupError
 from poot.metrics import Metrics
@@ -102,7 +106,9 @@ class Served:
         prepared: Prepared,
         tokenizer: Tokenizer,
         chat: ChatTemplate | None,
+        draft: Draft | None = None,
     ) -> None:
+        self._draft = draft
         self.prepared = prepared
         self.tokenizer = tokenizer
         self.chat = chat
@@ -145,6 +151,21 @@ class Served:
                 executor=executor,
                 metrics=metrics,
             ),
+            max_draft_tokens=self.prepared.max_draft_tokens,
+            make_drafter=None if self._draft is None else self._make_drafter,
+        )
+
+    def _make_drafter(self, allocator: BlockAllocator) -> Drafter:
+        if isinstance(self._draft, DraftLookup):
+            return LookupDrafter(self._draft.ngram)
+        draft = self.prepared.draft
+        assert draft is not None
+        return ModelDrafter(
+            draft.program,
+            allocator=allocator,
+            vocab_size=draft.vocab_size,
+            token_budget=draft.token_budget,
+            max_blocks=-(-self.info.max_seq // KV_BLOCK_SIZE),
         )
 
 
@@ -197,9 +218,45 @@ def _load(config: Config) -> Served:
         model = load_served(
             checkpoint, device, tokenizer=tokenizer, max_seq=config.engine.max_seq, progress=progress.update
         )
-    prepared = prepare(model, device, config.engine, budget)
+    draft = _load_draft(config, checkpoint, model, tokenizer)
+    prepared = prepare(model, device, config.engine, budget, draft)
     logger.info("rehearsed the largest step in %.2f s", prepared.rehearsal_seconds)
-    return Served(checkpoint=checkpoint, device=device, model=model, prepared=prepared, tokenizer=tokenizer, chat=chat)
+    return Served(
+        checkpoint=checkpoint,
+        device=device,
+        model=model,
+        prepared=prepared,
+        tokenizer=tokenizer,
+        chat=chat,
+        draft=config.engine.draft,
+    )
+
+
+def _load_draft(config: Config, checkpoint: Checkpoint, model: ServedModel, tokenizer: Tokenizer) -> LoadedDraft | None:
+    """The draft model; None where none is asked for.
+
+    Raises:
+        StartupError: a draft flag for a model that does not generate or that has no such layer, or a draft that does
+            not load or that the model cannot verify.
+    """
+    draft = config.engine.draft
+    if draft is None:
+        return None
+    if model.decoder is None:
+        raise StartupError(f"--draft-*: {checkpoint.path.name} does not generate, so nothing can be proposed to it")
+    if isinstance(draft, DraftMtp):
+        raise refuse_mtp(checkpoint)
+    if isinstance(draft, DraftLookup):
+        return None
+    with LoadProgress(draft.path.name) as progress:
+        return load_draft(
+            draft,
+            target=model,
+            tokenizer=tokenizer,
+            max_seq=min(config.engine.max_seq, model.model_limit),
+            open_device=lambda: select_device(config.device),
+            progress=progress.update,
+        )
 
 
 def _select_chat(checkpoint: Checkpoint, config: Config) -> ChatTemplate | None:

@@ -259,9 +259,6 @@ TIMING_BOUNDS: tuple[Option[object], ...] = (
 # Flags whose feature is not built yet: refused by name whenever they are given, after their value was checked.
 NOT_BUILT: tuple[tuple[Option[object], str], ...] = (
     (EXPERT_POOL, "paging of expert tables"),
-    (DRAFT_LOOKUP, "speculation by prompt lookup"),
-    (DRAFT_MODEL, "speculation with a draft model"),
-    (DRAFT_MTP, "speculation with a multi-token-prediction layer"),
     (MAX_IMAGE_BODY_MIB, "serving a model that takes images"),
     (LORA_ADMIN_KEY_FILE, "LoRA adapters"),
     (DEVICE_TIMING, "device timing"),
