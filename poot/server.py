@@ -18,7 +18,7 @@ import anyio
 import anyio.abc
 
 from poot.api.routes import Api
-from poot.config import Address, Config, Draft, DraftLookup, DraftMtp, FdAddress, TcpAddress
+from poot.config import Address, Config, Draft, DraftLookup, DraftMtp, FdAddress, TcpAddress, TimingConfig
 from poot.devices.base import KV_BLOCK_SIZE, Device
 from poot.devices.select import select_device
 from poot.engine.checkpoint import Checkpoint, open_checkpoint
@@ -107,8 +107,10 @@ class Served:
         tokenizer: Tokenizer,
         chat: ChatTemplate | None,
         draft: Draft | None = None,
+        timing: TimingConfig | None = None,
     ) -> None:
         self._draft = draft
+        self._timing = timing or TimingConfig()
         self.prepared = prepared
         self.tokenizer = tokenizer
         self.chat = chat
@@ -132,7 +134,12 @@ class Served:
         )
 
     def engine(self, executor: DeviceThread, metrics: Metrics) -> Engine:
-        """An engine over the prepared programs; `executor` runs its steps and passes."""
+        """An engine over the prepared programs; `executor` runs its steps and passes.
+
+        Device timing, where it was asked for, begins anew here, so that no rehearsal is ever in it.
+        """
+        if self._timing.enabled:
+            metrics.device_timing = self.device.time_steps(self._timing).snapshot
         encode = self.prepared.encode
         return Engine(
             model=self.info,
@@ -229,6 +236,7 @@ def _load(config: Config) -> Served:
         tokenizer=tokenizer,
         chat=chat,
         draft=config.engine.draft,
+        timing=config.engine.timing,
     )
 
 

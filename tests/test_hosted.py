@@ -34,8 +34,8 @@ def test_what_a_host_does_not_take_is_refused_by_name(arguments: list[str], mess
 
 
 def test_a_flag_that_is_not_built_is_refused() -> None:
-    with pytest.raises(NotAvailableError, match="--device-timing"):
-        parse_hosted(["model.gguf", "--device-timing"])
+    with pytest.raises(NotAvailableError, match="--expert-pool"):
+        parse_hosted(["model.gguf", "--expert-pool", "8"])
 
 
 def test_a_model_that_is_not_there_stops_the_start(tmp_path: Path) -> None:

@@ -261,5 +261,4 @@ NOT_BUILT: tuple[tuple[Option[object], str], ...] = (
     (EXPERT_POOL, "paging of expert tables"),
     (MAX_IMAGE_BODY_MIB, "serving a model that takes images"),
     (LORA_ADMIN_KEY_FILE, "LoRA adapters"),
-    (DEVICE_TIMING, "device timing"),
 )

@@ -22,7 +22,9 @@ from poot.devices.formats import Format
 from poot.devices.penalties import LogitEdits
 
 if TYPE_CHECKING:  # it builds on this file
+    from poot.config import TimingConfig
     from poot.devices.encode import EncodeBucket, EncodeForward, EncodeProgram
+    from poot.devices.timing import TimingLog
 
 # Positions per KV block. vLLM and SGLang's paged kernels use 16 as well; smaller blocks share more of a prefix and
 # cost longer block tables.
@@ -448,6 +450,12 @@ class Device(Protocol):
 
     def record_encode(self, forward: EncodeForward, bucket: EncodeBucket) -> EncodeProgram:
         """Prepares `forward` for passes of up to `bucket`. Called before serving; needs no KV pool."""
+
+    def time_steps(self, config: TimingConfig) -> TimingLog:
+        """Keeps the detail of the decode steps launched from now on, in a new log that any thread may read.
+
+        Called between steps. Never called, no step reads a clock.
+        """
 
     def statistics(self) -> dict[str, Any]:
         """Figures for /metrics and /health, such as the kernels in use."""

@@ -132,6 +132,17 @@ class TimingLog:
         )
 
 
+class StepTimer:
+    """Where the programs of a device find the log of their steps.
+
+    Attributes:
+        log: None until timing is asked for.
+    """
+
+    def __init__(self) -> None:
+        self.log: TimingLog | None = None
+
+
 class TimedOps:
     """`Ops` that marks the host's clock around every operation of one step, for devices that finish each in turn."""
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any, cast
 
 import numpy as np
 import torch
 
+from poot.config import TimingConfig
 from poot.devices.base import (
     KV_BLOCK_SIZE,
     Bucket,
@@ -18,6 +20,7 @@ from poot.devices.base import (
     KvLayout,
     Linear,
     MemoryBudget,
+    Ops,
     Program,
     Step,
     StepResult,
@@ -36,6 +39,7 @@ from poot.devices.memory import cpu_memory
 from poot.devices.packed import PackedEmbedding, PackedLinear, Segment, pack_embedding, pack_linear, prepack_linear
 from poot.devices.processor import num_threads, processor_name
 from poot.devices.sampler import Scorer, sample
+from poot.devices.timing import DispatchRecord, StepTimer, TimedOps, TimingLog
 from poot.devices.workspace import Workspace
 
 logger = logging.getLogger("poot.devices")
@@ -63,6 +67,7 @@ class CpuDevice:
         self._ops = CpuOps(self._native, self._num_threads, self._workspace)
         self._weight_bytes = 0
         self._num_slots = 0
+        self._timer = StepTimer()
 
     @property
     def name(self) -> str:
@@ -166,7 +171,7 @@ class CpuDevice:
         finally:
             self._ops.end_trace()
         max_kernel_queries = 0 if self._native is None else MAX_KERNEL_QUERIES
-        return _CpuProgram(forward, bucket, self._ops, max_kernel_queries)
+        return _CpuProgram(forward, bucket, self._ops, max_kernel_queries, self._timer)
 
     def encode_bytes(self, bucket: EncodeBucket, *, spec_sizes: Mapping[str, int]) -> int:
         hidden, intermediate = spec_sizes["hidden_size"], spec_sizes["intermediate_size"]
@@ -199,6 +204,19 @@ class CpuDevice:
         finally:
             self._ops.end_trace()
         return _CpuEncodeProgram(forward, bucket, self._ops)
+
+    def time_steps(self, config: TimingConfig) -> TimingLog:
+        """As `Device.time_steps`: marks of the host's clock around each operation, as the processor has no other.
+
+        The operations run one after another all the same, so nothing is submitted differently.
+        """
+        logger.info(
+            "device timing: the processor has no clock beside the host's: device time stays unknown, and no timestamp "
+            "query is ever in flight"
+        )
+        log = TimingLog(config, measures_device=False, perturbs=False)
+        self._timer.log = log
+        return log
 
     def statistics(self) -> dict[str, Any]:
         return {
@@ -252,6 +270,7 @@ class _CpuProgram:
     bucket: Bucket
     ops: CpuOps
     max_kernel_queries: int
+    timer: StepTimer
 
     def launch(self, step: Step) -> _Done:
         assert step.num_tokens <= self.bucket.num_tokens, (step.num_tokens, self.bucket)
@@ -265,6 +284,17 @@ class _CpuProgram:
                 sample_indices=as_tensor(step.sample_indices, np.int64),
                 scoring=None if scorer is None else scorer.scoring(self.bucket.num_rows),
             )
-            logits = self.forward(self.ops, tensors)
-            result = sample(logits, step.sampling)
+            result = self._compute(tensors, step)
             return _Done(result if scorer is None else replace(result, scores=tuple(scorer.scores)))
+
+    def _compute(self, tensors: StepTensors, step: Step) -> StepResult:
+        log = self.timer.log
+        record = None if log is None else log.begin_step(step.num_tokens)
+        if log is None or record is None:
+            return sample(self.forward(self.ops, tensors), step.sampling)
+        logits = self.forward(TimedOps.around(cast("Ops", self.ops), record), tensors)
+        started = perf_counter()
+        result = sample(logits, step.sampling)
+        record.dispatches.append(DispatchRecord("sample", perf_counter() - started, None))
+        log.end_step(record)
+        return result

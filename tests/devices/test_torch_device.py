@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from poot.config import TimingConfig
 from poot.devices import torch_device
 from poot.devices.base import Bucket, Forward, KvLayout, Ops, RopeTable, Step, StepTensors, Weight
 from poot.devices.formats import Format
 from poot.devices.torch_device import CpuDevice
+from poot.metrics import TimingDetail
 from tests.devices.steps import make_step, sampling
 
 HIDDEN, INTERMEDIATE, VOCAB, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, NUM_LAYERS = 64, 96, 100, 4, 2, 16, 2
@@ -101,6 +103,36 @@ def test_a_prompt_gives_the_same_in_one_piece_in_chunks_and_token_by_token(
     whole = last_logprobs(device, forward, [70], token_ids)
     for sizes in ([50, 20], [33, 1, 2, 34], [1] * 70):
         assert last_logprobs(device, forward, sizes, token_ids) == pytest.approx(whole, abs=2e-5)
+
+
+def test_timing_changes_no_answer_and_lists_the_operations_of_the_forward_in_order() -> None:
+    device = make_device()
+    forward = make_forward(device)
+    token_ids = np.random.default_rng(0).integers(0, VOCAB, 70).tolist()
+    untimed = last_logprobs(device, forward, [60, 10], token_ids)
+    log = device.time_steps(TimingConfig(enabled=True))
+    assert log.snapshot().retained_steps == 0
+    assert last_logprobs(device, forward, [60, 10], token_ids) == untimed
+    layer = ["rms_norm", "linear", "rope", "kv_write", "rope", "attention", "linear", "add"]
+    layer += ["rms_norm", "linear", "gated_silu", "linear", "add"]
+    steps = log.detail()
+    assert [(step["step"], step["tokens"]) for step in steps] == [(0, 60), (1, 10)]
+    for step in steps:
+        names = [dispatch["name"] for dispatch in step["dispatches"]]
+        assert names == ["embed", *layer * NUM_LAYERS, "gather", "rms_norm", "linear", "sample"]
+    timing = log.snapshot()
+    assert (timing.detail, timing.device_seconds, timing.perturbed) == (TimingDetail.COMPLETE, None, False)
+    assert timing.dispatches["linear"].count == 2 * (4 * NUM_LAYERS + 1)
+
+
+def test_a_new_log_leaves_the_old_one_as_it_was() -> None:
+    device = make_device()
+    forward = make_forward(device)
+    first = device.time_steps(TimingConfig(enabled=True))
+    last_logprobs(device, forward, [5], [1] * 5)
+    second = device.time_steps(TimingConfig(enabled=True))
+    last_logprobs(device, forward, [5, 5], [1] * 10)
+    assert (first.snapshot().retained_steps, second.snapshot().retained_steps) == (1, 2)
 
 
 def test_native_kernels_and_torch_agree() -> None:

@@ -87,6 +87,11 @@ class ServerProcess:
         with urllib.request.urlopen(self.url + path, timeout=30) as answer:
             return json.load(answer)
 
+    def get_text(self, path: str) -> str:
+        with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+            text: str = answer.read().decode()
+            return text
+
     def post(self, path: str, body: dict[str, Any]) -> Any:
         request = urllib.request.Request(
             self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
@@ -96,10 +101,9 @@ class ServerProcess:
 
     def sample(self, name: str) -> float:
         """One sample without labels, as Prometheus would scrape it."""
-        with urllib.request.urlopen(f"{self.url}/metrics/prometheus", timeout=30) as answer:
-            for line in answer.read().decode().splitlines():
-                if line.startswith(f"{name} "):
-                    return float(line.split()[1])
+        for line in self.get_text("/metrics/prometheus").splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.split()[1])
         raise AssertionError(f"no sample {name}")
 
     def wait_for(self, condition: Callable[[], bool], *, seconds: float = 30.0) -> None:

@@ -84,6 +84,31 @@ def test_an_address_in_use_stops_startup_with_one_line(smollm2: ServerProcess) -
     assert "in use" in lines[0]
 
 
+def test_device_timing_says_what_was_kept_and_that_the_device_time_is_unknown() -> None:
+    arguments = ["--max-seq", "256", "--rows", "1", "--device-timing", "--timing-max-steps", "5"]
+    with serving(require_model("smollm2"), *arguments) as server:
+        assert server.get("/metrics")["device_timing"] == {
+            "steps": 0,
+            "host_wall_seconds": 0,
+            "device_seconds": None,
+            "detail": "complete",
+            "perturbed": False,
+            "retained_steps": 0,
+            "retained_dispatch_records": 0,
+            "dispatches": {},
+        }
+        server.post("/v1/completions", {"prompt": "Count:", "max_tokens": 8, "temperature": 0, "ignore_eos": True})
+        timing = server.get("/metrics")["device_timing"]
+        assert (timing["steps"], timing["retained_steps"], timing["detail"]) == (8, 5, "truncated")
+        assert timing["dispatches"]["attention"]["count"] == 5 * 30  # one a layer of SmolLM2-135M
+        kept = sum(totals["host_seconds"] for totals in timing["dispatches"].values())
+        assert 0 < kept < timing["host_wall_seconds"]
+        assert timing["device_seconds"] is None
+        assert {totals["device_seconds"] for totals in timing["dispatches"].values()} == {None}
+        assert "\npoot_device_timing_device_seconds_total " not in server.get_text("/metrics/prometheus")
+        assert "device time stays unknown" in server.log
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_what_runs_and_exits_with_zero(number: signal.Signals) -> None:
     with serving(require_model("smollm2"), "--max-seq", "256", "--rows", "1") as server:

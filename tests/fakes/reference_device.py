@@ -14,6 +14,7 @@ import gguf
 import numpy as np
 import torch
 
+from poot.config import TimingConfig
 from poot.devices.base import (
     KV_BLOCK_SIZE,
     Bucket,
@@ -32,6 +33,7 @@ from poot.devices.base import (
     Weight,
 )
 from poot.devices.encode import EncodeBucket, EncodeForward, EncodeStep, EncodeTensors
+from poot.devices.timing import TimingLog
 from tests.fakes.reference_text_ops import ReferenceTextOps, ReferenceVectors
 
 
@@ -348,6 +350,9 @@ class ReferenceDevice:
 
     def record_encode(self, forward: EncodeForward, bucket: EncodeBucket) -> ReferenceEncodeProgram:
         return ReferenceEncodeProgram(forward, bucket)
+
+    def time_steps(self, config: TimingConfig) -> TimingLog:
+        return TimingLog(config, measures_device=False, perturbs=False)
 
     def statistics(self) -> dict[str, Any]:
         return {"kernels": "reference"}

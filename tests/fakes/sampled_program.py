@@ -12,21 +12,32 @@ from poot.devices.base import KV_BLOCK_SIZE, Step, StepResult
 from poot.devices.sampler import Scorer, sample
 
 
-def known_logits(context: Sequence[int], vocab_size: int) -> torch.Tensor:
-    """Logits f32 `[vocab_size]` after `context`: random, and the same for the same last three tokens."""
-    generator = np.random.default_rng([len(context), *context[-3:]])
+def known_logits(context: Sequence[int], vocab_size: int, salt: int = 0) -> torch.Tensor:
+    """Logits f32 `[vocab_size]` after `context`: random, and the same for the same length, last tokens and `salt`.
+
+    A smaller vocabulary has the beginning of a larger one's logits.
+    """
+    generator = np.random.default_rng([salt, len(context), *context[-3:]])
     return torch.from_numpy(2 * generator.standard_normal(vocab_size, np.float32))
 
 
 class SampledProgram:
-    """Implements `Program` and `Pending` at once. It keeps token ids where a device keeps keys and values."""
+    """Implements `Program` and `Pending` at once. It keeps token ids where a device keeps keys and values.
 
-    def __init__(self, *, num_blocks: int, vocab_size: int) -> None:
+    Attributes:
+        num_computed_tokens: tokens of all steps so far.
+    """
+
+    def __init__(self, *, num_blocks: int, vocab_size: int, salt: int = 0) -> None:
+        self.num_computed_tokens = 0
+        self._salt = salt
         self._pool = np.full(num_blocks * KV_BLOCK_SIZE, -1, np.int64)
         self._vocab_size = vocab_size
         self._result = StepResult((), ())
 
     def launch(self, step: Step) -> SampledProgram:
+        self.num_computed_tokens += step.num_tokens
+        assert step.token_ids.max() < self._vocab_size, "a token without an embedding"
         self._pool[step.slots] = step.token_ids
         result = sample(self._logits(step, step.sample_indices), step.sampling)
         if step.scored is not None:
@@ -45,7 +56,7 @@ class SampledProgram:
             positions = np.arange(step.positions[index] + 1)
             blocks = step.block_tables[row][positions // KV_BLOCK_SIZE]
             context = self._pool[blocks * KV_BLOCK_SIZE + positions % KV_BLOCK_SIZE]
-            rows.append(known_logits(context.tolist(), self._vocab_size))
+            rows.append(known_logits(context.tolist(), self._vocab_size, self._salt))
         return torch.stack(rows) if rows else torch.empty(0, self._vocab_size)
 
     def tokens(self) -> StepResult:
