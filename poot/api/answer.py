@@ -41,7 +41,7 @@ once would hold up every stream for tens of milliseconds."""
 
 FULL_BATCHES_PER_TURN = 20
 """Streams that send `MAX_BATCH` events in one turn. One takes 0.1 ms, so that however many have text ready, a turn of
-the event loop takes some 3 ms for them. Smaller batches would cost a system call for each."""
+the event loop takes some 2 ms for them. Smaller batches would cost a system call for each."""
 
 PREPARE_THREADS = 4
 """Large bodies prepared at once; more would take cores from the device thread."""
