@@ -10,7 +10,7 @@ tokens drawn: one for each row whose chunk reaches its newest token, and one mor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -101,6 +101,20 @@ class ScoredTokens:
     num_logprobs: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CarriedTokens:
+    """Tokens of a step that the step launched just before it draws: the host does not know them yet.
+
+    Attributes:
+        indices: int64 `[num_carried]`: tokens of this step.
+        samples: int64 `[num_carried]`: for each, which of the tokens drawn by the step before it is. A step that
+            failed, or a sample that did, counts as token 0.
+    """
+
+    indices: LongArray
+    samples: LongArray
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
     """Every value that changes from step to step.
@@ -118,6 +132,7 @@ class Step:
         sample_indices: int64 `[num_samples]`: tokens whose logits are drawn from, in row order.
         sampling: parameters of those samples.
         scored: further tokens whose logits are looked at, of any number, or None.
+        carried: which of `token_ids` the device knows better, or None; what stands there means nothing.
     """
 
     token_ids: LongArray
@@ -129,6 +144,15 @@ class Step:
     sample_indices: LongArray
     sampling: SamplingBatch
     scored: ScoredTokens | None = None
+    carried: CarriedTokens | None = None
+
+    def resolve(self, drawn: LongArray) -> Step:
+        """This step with its carried tokens filled in; `drawn` int64 `[num_samples]` are those of the step before."""
+        if self.carried is None:
+            return self
+        token_ids = self.token_ids.copy()
+        token_ids[self.carried.indices] = drawn[self.carried.samples]
+        return replace(self, token_ids=token_ids, carried=None)
 
     @property
     def num_tokens(self) -> int:
@@ -380,8 +404,15 @@ class Pending(Protocol):
 class Program(Protocol):
     """One recorded bucket."""
 
+    @property
+    def launch_computes(self) -> bool:
+        """Whether a step is over when `launch` returns, so that `tokens` of what it returns never blocks."""
+
     def launch(self, step: Step) -> Pending:
-        """Fills the step buffer and starts the step. Never allocates device memory."""
+        """Fills the step buffer and starts the step, after those launched before. Never allocates device memory.
+
+        The tokens of the step launched before need not have been asked for.
+        """
 
 
 @dataclass(frozen=True, slots=True)

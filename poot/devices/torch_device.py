@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from poot.devices.base import (
     Forward,
     KvLayout,
     Linear,
+    LongArray,
     MemoryBudget,
     Ops,
     Program,
@@ -262,7 +263,7 @@ class _CpuEncodeProgram:
             return DonePass(self.forward(self.ops, tensors).numpy().copy())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _CpuProgram:
     """`forward` as a plain call: `launch` runs the whole step, and `tokens` only hands over its result."""
 
@@ -271,10 +272,18 @@ class _CpuProgram:
     ops: CpuOps
     max_kernel_queries: int
     timer: StepTimer
+    # What the last step drew.
+    drawn: LongArray = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @property
+    def launch_computes(self) -> bool:
+        return True
 
     def launch(self, step: Step) -> _Done:
         assert step.num_tokens <= self.bucket.num_tokens, (step.num_tokens, self.bucket)
         assert step.num_rows <= self.bucket.num_rows, (step.num_rows, self.bucket)
+        step = step.resolve(self.drawn)
+        self.drawn = np.zeros(len(step.sample_indices), np.int64)
         scorer = None if step.scored is None else Scorer(step.scored)
         with torch.inference_mode():
             self.ops.begin(prepare(step, self.max_kernel_queries))
@@ -285,6 +294,7 @@ class _CpuProgram:
                 scoring=None if scorer is None else scorer.scoring(self.bucket.num_rows),
             )
             result = self._compute(tensors, step)
+            self.drawn[:] = result.token_ids
             return _Done(result if scorer is None else replace(result, scores=tuple(scorer.scores)))
 
     def _compute(self, tensors: StepTensors, step: Step) -> StepResult:

@@ -7,11 +7,16 @@ plain deque and one event are enough.
 
     open ──arrivals──▶ ┌ admit ─ compose ─ build ─▶ device thread ─▶ commit ─ deliver ┐ ──events──▶ receive channel
     leave ─releases──▶ └──────────────────────────── loop ─────────────────────────────┘
+
+One step ahead, the next step is composed and handed to the device before the one in flight is waited for: the host's
+part of a step then costs nothing as long as it is shorter than the device's. What is drawn stays the same. A row whose
+text turns out to have ended is computed once more, for nothing.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from collections.abc import Sequence as SequenceOf
@@ -22,9 +27,9 @@ import anyio
 from anyio.abc import TaskStatus
 from anyio.streams.memory import MemoryObjectReceiveStream
 
-from poot.devices.base import KV_BLOCK_SIZE, FloatArray, Program, StepResult
+from poot.devices.base import KV_BLOCK_SIZE, FloatArray, Pending, Program, StepResult
 from poot.devices.encode import Pooling
-from poot.engine.device_thread import StepExecutor
+from poot.engine.device_thread import Job, StepExecutor
 from poot.engine.encode_runner import EncodeRunner
 from poot.engine.encoding import EncodeText, TextEncoder
 from poot.engine.generation import Clock, Generation
@@ -72,6 +77,15 @@ class EngineInfo:
     sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
 
 
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    """A step that the device thread has: its plan, the job that launches it, and when it was handed over."""
+
+    plan: StepPlan
+    job: Job[tuple[StepPlan, Pending]]
+    started: float
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineStatistics:
     """What the engine holds right now; all of it is zero when nothing is being served."""
@@ -94,6 +108,8 @@ class Engine:
         encode_runner: runs encode passes between steps; None for a model that only generates.
         max_draft_tokens: most tokens proposed for a row in one step.
         make_drafter: what proposes them, over the pool's bookkeeping; None where nothing is to be proposed.
+        runs_ahead: keep the device one step ahead of the host wherever the next step does not depend on the tokens in
+            flight (proposals and penalties do), and no text waits to be encoded.
     """
 
     def __init__(
@@ -110,8 +126,10 @@ class Engine:
         encode_runner: EncodeRunner | None = None,
         max_draft_tokens: int = 0,
         make_drafter: Callable[[BlockAllocator], Drafter] | None = None,
+        runs_ahead: bool = False,
     ) -> None:
         self.model = model
+        self._runs_ahead = runs_ahead
         self.tokenizer = tokenizer
         self.chat = chat
         self._encode_runner = encode_runner
@@ -135,6 +153,7 @@ class Engine:
         self._releases: deque[Generation] = deque()
         self._wake = anyio.Event()
         self._is_draining = False
+        self._last_finished = -math.inf
 
     @property
     def is_draining(self) -> bool:
@@ -236,18 +255,24 @@ class Engine:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """The device task. Runs until cancelled; a step in flight is finished first."""
         task_status.started()
+        in_flight: _InFlight | None = None
         while True:
             self._take_commands()
-            num_cached = self._scheduler.num_cached_tokens
-            plan = self._scheduler.compose()
-            self._metrics.prefix_cache_hit_tokens.inc(self._scheduler.num_cached_tokens - num_cached)
-            if plan is not None:
-                await self._run_step(plan)
+            if in_flight is None:
+                in_flight = self._launch_next()
+            following = self._launch_next() if in_flight is not None and self._may_run_ahead() else None
+            if in_flight is not None:
+                await self._finish(in_flight)
             # One pass after each step: generation and embeddings take turns while both have work.
-            has_encoded = self._encode_runner is not None and await self._encode_runner.run_pass()
-            if plan is None and not has_encoded:
+            has_encoded = following is None and self._encode_runner is not None and await self._encode_runner.run_pass()
+            if in_flight is None and not has_encoded:
                 await self._wake.wait()
                 self._wake = anyio.Event()
+            in_flight = following
+
+    def _may_run_ahead(self) -> bool:
+        is_encoding = self._encode_runner is not None and self._encode_runner.num_waiting_texts > 0
+        return self._runs_ahead and not is_encoding and self._scheduler.can_compose_ahead()
 
     def _take_commands(self) -> None:
         while self._arrivals:
@@ -275,37 +300,66 @@ class Engine:
         self._metrics.kv_blocks_held.set(self._allocator.num_held)
         self._metrics.kv_blocks_cached.set(self._allocator.num_kept)
 
-    async def _run_step(self, plan: StepPlan) -> None:
+    def _launch_next(self) -> _InFlight | None:
+        """Composes a step and hands it to the device thread; None where there is nothing to compute."""
+        num_cached = self._scheduler.num_cached_tokens
+        plan = self._scheduler.compose()
+        self._metrics.prefix_cache_hit_tokens.inc(self._scheduler.num_cached_tokens - num_cached)
+        if plan is None:
+            return None
         started = anyio.current_time()
+        program = self._program
+        assert program is not None
+        if self._drafter is not None:
+            return _InFlight(plan, self._executor.start(lambda: self._propose_and_launch(plan)), started)
         try:
-            plan, result = await self._executor.call(lambda: self._execute(plan))
+            step = build_step(plan, max_blocks=self._max_blocks)
         except Exception:
-            # Our own bug, or the device's: it ends the sequences of this step and no other.
-            logger.exception("a step of %d tokens failed", plan.num_tokens)
-            for chunk in plan.chunks:
-                self._fail(self._generations[chunk.sequence], "the engine failed on this request", draining=False)
+            self._fail_step(plan)
+            return None
+        if self._runs_ahead:
+            self._scheduler.assume(plan)
+        return _InFlight(plan, self._executor.start(lambda: (plan, program.launch(step))), started)
+
+    def _propose_and_launch(self, plan: StepPlan) -> tuple[StepPlan, Pending]:
+        """The plan with what was proposed, and its step in flight. Runs on the device thread."""
+        assert self._program is not None
+        assert self._drafter is not None
+        if asking := [chunk for chunk in plan.chunks if chunk.max_draft_tokens]:
+            drafts = dict(zip(asking, self._drafter.propose(asking), strict=True))
+            plan = StepPlan(
+                tuple(replace(chunk, draft=draft) if (draft := drafts.get(chunk)) else chunk for chunk in plan.chunks)
+            )
+        return plan, self._program.launch(build_step(plan, max_blocks=self._max_blocks))
+
+    async def _finish(self, in_flight: _InFlight) -> None:
+        """Waits for a step, commits and delivers it. Fails its sequences if the device did."""
+        assert self._program is not None
+        try:
+            plan, pending = await in_flight.job.result()
+            result = pending.tokens() if self._program.launch_computes else await self._executor.call(pending.tokens)
+        except Exception:
+            self._fail_step(in_flight.plan)
             return
         now = anyio.current_time()
         self._metrics.steps.inc()
-        self._metrics.step_wall_seconds.inc(now - started)
+        self._metrics.step_wall_seconds.inc(now - max(in_flight.started, self._last_finished))
+        self._last_finished = now
         outcomes = self._scheduler.commit(plan, result.token_ids)
         for sequence, first, scores in prompt_scores(plan, result.scores):
-            generation = self._generations[sequence]
-            if not generation.is_over:
+            generation = self._generations.get(sequence)
+            if generation is not None and not generation.is_over:
                 generation.accept_prompt(first, scores)
         for outcome in outcomes:
             self._deliver(outcome, result, now)
         self._publish()
 
-    def _execute(self, plan: StepPlan) -> tuple[StepPlan, StepResult]:
-        """The plan with what was proposed, and what came of it. Runs on the device thread."""
-        assert self._program is not None
-        if self._drafter is not None and (asking := [chunk for chunk in plan.chunks if chunk.max_draft_tokens]):
-            drafts = dict(zip(asking, self._drafter.propose(asking), strict=True))
-            plan = StepPlan(
-                tuple(replace(chunk, draft=draft) if (draft := drafts.get(chunk)) else chunk for chunk in plan.chunks)
-            )
-        return plan, self._program.launch(build_step(plan, max_blocks=self._max_blocks)).tokens()
+    def _fail_step(self, plan: StepPlan) -> None:
+        """Our own bug, or the device's, which is being handled: it ends the sequences of this step and no other."""
+        logger.exception("a step of %d tokens failed", plan.num_tokens)
+        for chunk in plan.chunks:
+            if (generation := self._generations.get(chunk.sequence)) is not None:
+                self._fail(generation, "the engine failed on this request", draining=False)
 
     def _deliver(self, outcome: Outcome, result: StepResult, now: float) -> None:
         generation = self._generations[outcome.chunk.sequence]

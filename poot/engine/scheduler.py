@@ -1,6 +1,8 @@
 """Which tokens of which sequences the next step computes. Pure policy: no torch, no waiting, no clock.
 
-`compose` says what to run, the runner runs it, `commit` takes the drawn tokens: three verbs, one loop.
+`compose` says what to run, the runner runs it, `commit` takes the drawn tokens: three verbs, one loop. A loop that runs
+one step ahead calls `assume` once it has launched a plan, may then compose the next one, and commits the first while
+the second runs. Blocks are shared only once the step that fills them is committed.
 
 Policy, in this order:
 1. Rows are the only admission. A waiting sequence takes a free row, first come first served.
@@ -24,6 +26,9 @@ from poot.engine.kv.prefix_index import Key, PrefixIndex
 from poot.engine.sequence import Sequence, SequenceState
 from poot.engine.speculate.adaptive import ProposalLength
 
+# Stands for a token that a step in flight draws. Never read: a device puts in the token it drew.
+_PLACEHOLDER = 0
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -35,6 +40,8 @@ class Chunk:
         samples: whether the chunk reaches the newest token, so that a token is drawn after it.
         max_draft_tokens: most tokens that may be proposed after the newest one; blocks for them are there.
         draft: tokens proposed, to be verified in this step: a token is drawn after each of them too.
+        carried_sample: the chunk's one token is the sample of this number of the step in flight; None where its tokens
+            are known.
     """
 
     sequence: Sequence
@@ -43,6 +50,7 @@ class Chunk:
     samples: bool
     max_draft_tokens: int = 0
     draft: tuple[int, ...] = ()
+    carried_sample: int | None = None
 
     @property
     def length(self) -> int:
@@ -132,7 +140,10 @@ class Scheduler:
         self._waiting.append(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Ends a sequence in whatever state it is, and takes back its row and blocks. Must not be called mid-step."""
+        """Ends a sequence in whatever state it is, and takes back its row and blocks.
+
+        A step in flight may still write to them: whoever gets them next is computed by a later one.
+        """
         if sequence.state is SequenceState.WAITING:
             self._waiting.remove(sequence)
         elif sequence.state is SequenceState.RUNNING:
@@ -156,18 +167,22 @@ class Scheduler:
         return admitted
 
     def compose(self) -> StepPlan | None:
-        """The next step, or None when no sequence runs. Gives the chunks the KV blocks they write to."""
+        """The next step, or None when there is nothing to compute. Gives the chunks the KV blocks they write to."""
         chunks = []
         prefilling = []
+        computed: set[Key] = set()
         for sequence in self._running:
             if sequence.num_generated_tokens == 0:
                 self._take_cached(sequence)
+            elif (key := self._key_in_flight(sequence)) is not None:
+                computed.add(key)
+            if len(sequence.token_ids) >= sequence.max_total_tokens:  # it ends with the step in flight
+                continue
             if len(sequence.token_ids) - sequence.num_computed_tokens == 1 and sequence.num_computed_tokens > 0:
                 chunks.append(self._chunk(sequence, 1, self._max_draft(sequence)))
             else:
                 prefilling.append(sequence)
         budget = (self._mixed_token_budget if chunks else self._token_budget) - len(chunks)
-        computed: set[Key] = set()
         for sequence in prefilling:
             if budget == 0:
                 break
@@ -186,6 +201,13 @@ class Scheduler:
         start = sequence.num_known_blocks * self._block_size
         # The newest token is always computed, whatever is cached: a token is drawn after it.
         if start + self._block_size >= len(sequence.token_ids):
+            return None
+        return self._index.key(sequence.prefix_node, sequence.token_ids, start)
+
+    def _key_in_flight(self, sequence: Sequence) -> Key | None:
+        """The key of the first block of `sequence` that a step in flight fills; None where none is filled."""
+        start = sequence.num_known_blocks * self._block_size
+        if start + self._block_size > sequence.num_computed_tokens:
             return None
         return self._index.key(sequence.prefix_node, sequence.token_ids, start)
 
@@ -222,10 +244,37 @@ class Scheduler:
         missing = -(-(end + max_draft_tokens) // self._block_size) - len(sequence.block_table)
         if missing > 0:
             sequence.block_table += self._allocator.allocate(missing)
-        return Chunk(sequence, start, num_tokens, end == len(sequence.token_ids), max_draft_tokens)
+        carried = sequence.carried_sample
+        return Chunk(
+            sequence, start, num_tokens, end == len(sequence.token_ids), max_draft_tokens, carried_sample=carried
+        )
+
+    def can_compose_ahead(self) -> bool:
+        """Whether the next step can be composed before the tokens of the one in flight are known.
+
+        It cannot where something proposes tokens, or where a row's penalties go by the token that is being drawn.
+        """
+        if self._max_draft_tokens:
+            return False
+        return not any(
+            sequence.carried_sample is not None and sequence.request.sampling.has_penalties
+            for sequence in self._running
+        )
+
+    def assume(self, plan: StepPlan) -> None:
+        """Goes on as if `plan`, which was launched, had been computed; `commit` brings its tokens later."""
+        first = 0
+        for chunk in plan.chunks:
+            sequence = chunk.sequence
+            sequence.num_computed_tokens = chunk.start + chunk.num_tokens
+            sequence.carried_sample = None
+            if chunk.samples:
+                sequence.token_ids.append(_PLACEHOLDER)
+                sequence.carried_sample = first
+                first += chunk.num_samples
 
     def commit(self, plan: StepPlan, token_ids: SequenceOf[int]) -> list[Outcome]:
-        """Records that `plan` was computed, and appends what was drawn to its sequences.
+        """Records that `plan` was computed, and gives its sequences what was drawn; those removed since get nothing.
 
         A proposed token stands while the token drawn in its place is the same, and the first one that differs is the
         last new token: what was computed after it is forgotten.
@@ -237,28 +286,38 @@ class Scheduler:
         first = 0
         for chunk in plan.chunks:
             sequence = chunk.sequence
-            sequence.num_computed_tokens = chunk.start + chunk.num_tokens
+            samples = range(first, first + chunk.num_samples)
+            first = samples.stop
+            if sequence.state is SequenceState.FINISHED:
+                continue
+            end = chunk.start + chunk.num_tokens
             if chunk.samples:
-                drawn = token_ids[first : first + chunk.num_samples]
+                drawn = token_ids[samples.start : samples.stop]
                 num_accepted = 0
                 while num_accepted < len(chunk.draft) and drawn[num_accepted] == chunk.draft[num_accepted]:
                     num_accepted += 1
-                sequence.token_ids += drawn[: num_accepted + 1]
-                sequence.num_computed_tokens += num_accepted
+                is_newest = end + 1 >= len(sequence.token_ids)  # else the next step has been assumed as well
+                sequence.token_ids[end : end + 1] = drawn[: num_accepted + 1]
+                end += num_accepted
+                if is_newest:
+                    sequence.carried_sample = None
                 if chunk.draft:
-                    assert sequence.proposal_length is not None
-                    sequence.proposal_length.note(len(chunk.draft), num_accepted)
-                    sequence.num_drafted_tokens += len(chunk.draft)
-                    sequence.num_accepted_tokens += num_accepted
-                outcomes.append(Outcome(chunk, range(first, first + num_accepted + 1), num_accepted))
-                first += chunk.num_samples
-            self._enter_full_blocks(sequence)
+                    self._note_draft(sequence, len(chunk.draft), num_accepted)
+                outcomes.append(Outcome(chunk, samples[: num_accepted + 1], num_accepted))
+            sequence.num_computed_tokens = max(sequence.num_computed_tokens, end)
+            self._enter_full_blocks(sequence, end)
         assert first == len(token_ids)
         return outcomes
 
-    def _enter_full_blocks(self, sequence: Sequence) -> None:
-        """Lets others share the blocks of `sequence` whose last position was computed since the last call."""
-        while (end := (sequence.num_known_blocks + 1) * self._block_size) <= sequence.num_computed_tokens:
+    def _note_draft(self, sequence: Sequence, num_proposed: int, num_accepted: int) -> None:
+        assert sequence.proposal_length is not None
+        sequence.proposal_length.note(num_proposed, num_accepted)
+        sequence.num_drafted_tokens += num_proposed
+        sequence.num_accepted_tokens += num_accepted
+
+    def _enter_full_blocks(self, sequence: Sequence, num_tokens: int) -> None:
+        """Lets others share the blocks that the first `num_tokens` tokens of `sequence` fill, all computed by now."""
+        while (end := (sequence.num_known_blocks + 1) * self._block_size) <= num_tokens:
             key = self._index.key(sequence.prefix_node, sequence.token_ids, end - self._block_size)
             sequence.prefix_node = self._index.enter(key, sequence.block_table[sequence.num_known_blocks])
             sequence.num_known_blocks += 1

@@ -193,6 +193,8 @@ class Sequence:
         block_table: its KV blocks, in order of position.
         num_known_blocks: how many of them, from the first on, are full and known to the prefix index.
         prefix_node: the index's node of the last of those.
+        carried_sample: the newest token is drawn by a step in flight, as its sample of this number, and a placeholder
+            stands for it; None where all tokens are known.
         counts: what the penalties go by; None until a step needs it.
         num_cached_tokens: tokens of the prompt whose keys and values were there already.
         num_drafted_tokens, num_accepted_tokens: proposed by speculation, and taken of those.
@@ -211,6 +213,7 @@ class Sequence:
     block_table: list[int] = field(default_factory=list)
     num_known_blocks: int = 0
     prefix_node: int = ROOT
+    carried_sample: int | None = None
     counts: TokenCounts | None = None
     num_cached_tokens: int = 0
     num_drafted_tokens: int = 0

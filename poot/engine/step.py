@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from poot.devices.base import KV_BLOCK_SIZE, IntArray, SampleLogprobs, SamplingBatch, ScoredTokens, Step
+from poot.devices.base import KV_BLOCK_SIZE, CarriedTokens, IntArray, SampleLogprobs, SamplingBatch, ScoredTokens, Step
 from poot.devices.penalties import LogitEdits
 from poot.engine.sampling.token_counts import TokenCounts
 from poot.engine.scheduler import Chunk, StepPlan
@@ -45,8 +45,8 @@ def build_step(plan: StepPlan, *, max_blocks: int) -> Step:
         for chunk in plan.chunks
     ]
     step = build_rows(rows, max_blocks=max_blocks)
-    scored = _scored_tokens(plan, step.query_starts)
-    return step if scored is None else replace(step, scored=scored)
+    scored, carried = _scored_tokens(plan, step.query_starts), _carried_tokens(plan, step.query_starts)
+    return step if scored is None and carried is None else replace(step, scored=scored, carried=carried)
 
 
 def build_rows(rows: SequenceOf[StepRow], *, max_blocks: int) -> Step:
@@ -102,6 +102,18 @@ def _scored_tokens(plan: StepPlan, query_starts: IntArray) -> ScoredTokens | Non
     if not indices:
         return None
     return ScoredTokens(np.array(indices, np.int64), tuple(token_ids), tuple(num_logprobs))
+
+
+def _carried_tokens(plan: StepPlan, query_starts: IntArray) -> CarriedTokens | None:
+    pairs = [
+        (int(query_starts[row]), chunk.carried_sample)
+        for row, chunk in enumerate(plan.chunks)
+        if chunk.carried_sample is not None
+    ]
+    if not pairs:
+        return None
+    indices, samples = np.array(pairs, np.int64).T
+    return CarriedTokens(indices, samples)
 
 
 def prompt_scores(

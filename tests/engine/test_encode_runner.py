@@ -13,6 +13,7 @@ from anyio import wait_all_tasks_blocked
 
 from poot.devices.base import FloatArray
 from poot.devices.encode import EncodeStep, Pooling
+from poot.engine.device_thread import Job
 from poot.engine.encode_runner import EncodeRunner
 from poot.engine.encoding import EncodeProfile, EncodeText
 from poot.engine.engine import Engine, EngineInfo
@@ -37,6 +38,9 @@ class Gate:
 
     def open(self) -> None:
         self._opened.set()
+
+    def start(self, function: Callable[[], T]) -> Job[T]:
+        raise AssertionError("a pass is waited for")
 
     async def call(self, function: Callable[[], T]) -> T:
         await anyio.lowlevel.checkpoint()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -24,24 +24,15 @@ from poot.devices.base import KV_BLOCK_SIZE
 from poot.engine.engine import Engine, EngineInfo
 from poot.engine.sequence import Delta, Event, Finished, GenerationRequest, PromptScored, SamplingParams
 from poot.metrics import Metrics
+from tests.fakes.inline_executor import InlineExecutor
 from tests.fakes.sampled_program import SampledProgram, known_logits
 from tests.fakes.tokenizer import EOS_ID, VOCAB_SIZE, byte_tokenizer
 
 pytestmark = pytest.mark.anyio
 
-T = TypeVar("T")
-
 MAX_SEQ = 64
 ROWS = 3
 PROMPT = (5, 9, 5, 200, 17, 9, 33, 5, 71, 8, 90, 12, 5)
-
-
-class InlineExecutor:
-    """Runs a step on the event loop, after letting every other task run up to where it waits."""
-
-    async def call(self, function: Callable[[], T]) -> T:
-        await anyio.lowlevel.checkpoint()
-        return function()
 
 
 @asynccontextmanager

@@ -42,6 +42,10 @@ class RecordedProgram:
     program: Program
     steps: list[Step]
 
+    @property
+    def launch_computes(self) -> bool:
+        return self.program.launch_computes
+
     def launch(self, step: Step) -> Pending:
         self.steps.append(step)
         return self.program.launch(step)

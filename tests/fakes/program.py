@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from poot.devices.base import KV_BLOCK_SIZE, Step, StepResult
+from tests.fakes.inline_executor import Done
 
 NextToken = Callable[[Sequence[int]], int]
 
@@ -37,9 +38,10 @@ def continuation(next_token: NextToken, prompt: Sequence[int], length: int) -> l
 
 
 class FakeProgram:
-    """Implements `Program` and `Pending` at once.
+    """Implements `Program`.
 
     Attributes:
+        launch_computes: as of `Program`; false says that `tokens` would block, though it never does.
         steps: the steps launched so far.
         before_step: called with each step before it runs; may raise, to stand for a device that fails.
     """
@@ -49,9 +51,12 @@ class FakeProgram:
         self._next_token = next_token
         self.steps: list[Step] = []
         self.before_step: Callable[[Step], None] = lambda step: None
-        self._result = StepResult((), ())
+        self.launch_computes = True
+        self._drawn = np.empty(0, np.int64)
 
-    def launch(self, step: Step) -> FakeProgram:
+    def launch(self, step: Step) -> Done:
+        step = step.resolve(self._drawn)
+        self._drawn = np.zeros(len(step.sample_indices), np.int64)
         self.before_step(step)
         self.steps.append(step)
         assert len(set(step.slots.tolist())) == step.num_tokens, "two tokens written to one slot"
@@ -63,8 +68,5 @@ class FakeProgram:
             blocks = step.block_tables[row][positions // KV_BLOCK_SIZE]
             context = self._pool[blocks * KV_BLOCK_SIZE + positions % KV_BLOCK_SIZE]
             drawn.append(self._next_token(context.tolist()))
-        self._result = StepResult(tuple(drawn), (None,) * len(drawn))
-        return self
-
-    def tokens(self) -> StepResult:
-        return self._result
+        self._drawn[:] = drawn
+        return Done(StepResult(tuple(drawn), (None,) * len(drawn)))

@@ -182,7 +182,12 @@ class ReferenceProgram:
         self._keys = keys
         self._values = values
 
+    @property
+    def launch_computes(self) -> bool:
+        return True
+
     def launch(self, step: Step) -> ReferencePending:
+        assert step.carried is None, "run one step at a time"
         assert step.num_rows <= self._bucket.num_rows
         assert step.num_tokens <= self._bucket.num_tokens
         scored_logits: list[torch.Tensor] = []

@@ -39,6 +39,10 @@ class CountingProgram:
         self._letters = itertools.cycle(b"abcdefghijklmnopqrstuvwxyz ")
         self._count = 0
 
+    @property
+    def launch_computes(self) -> bool:
+        return True
+
     def launch(self, step: Step) -> CountingProgram:
         self._count = len(step.sample_indices)
         return self

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from collections.abc import Sequence as SequenceOf
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import pytest
@@ -26,26 +26,17 @@ from poot.engine.sequence import Delta, Event, Finished, GenerationRequest, Samp
 from poot.engine.speculate.drafter import Drafter, LookupDrafter
 from poot.engine.speculate.model import ModelDrafter
 from poot.metrics import Metrics
+from tests.fakes.inline_executor import InlineExecutor
 from tests.fakes.sampled_program import SampledProgram
 from tests.fakes.tokenizer import VOCAB_SIZE, byte_tokenizer
 
 pytestmark = pytest.mark.anyio
-
-T = TypeVar("T")
 
 MAX_SEQ = 96
 ROWS = 3
 MAX_BLOCKS = MAX_SEQ // KV_BLOCK_SIZE
 NUM_DRAFT_TOKENS = 4
 PROMPT = tuple(range(40, 75))
-
-
-class InlineExecutor:
-    """Runs a step on the event loop, after letting every other task run up to where it waits."""
-
-    async def call(self, function: Callable[[], T]) -> T:
-        await anyio.lowlevel.checkpoint()
-        return function()
 
 
 @dataclass
