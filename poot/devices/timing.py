@@ -13,12 +13,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from poot.config import TimingConfig
 from poot.devices.base import Ops
 from poot.metrics import DeviceTiming, DispatchTotals, TimingDetail
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,13 @@ class StepRecord:
     index: int
     num_tokens: int
     dispatches: list[DispatchRecord] = field(default_factory=list)
+
+    def run(self, name: str, operation: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """What `operation` returns, with the host's seconds it took kept under `name`."""
+        started = time.perf_counter()
+        result = operation(*args, **kwargs)
+        self.dispatches.append(DispatchRecord(name, time.perf_counter() - started, None))
+        return result
 
 
 class TimingLog:
@@ -156,13 +166,4 @@ class TimedOps:
         return cast("Ops", cls(ops, record))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        operation: Callable[..., Any] = getattr(self._ops, name)
-        dispatches = self._record.dispatches
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            started = time.perf_counter()
-            result = operation(*args, **kwargs)
-            dispatches.append(DispatchRecord(name, time.perf_counter() - started, None))
-            return result
-
-        return timed
+        return partial(self._record.run, name, getattr(self._ops, name))

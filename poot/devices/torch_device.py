@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from time import perf_counter
 from typing import Any, cast
 
 import numpy as np
@@ -40,7 +39,7 @@ from poot.devices.memory import cpu_memory
 from poot.devices.packed import PackedEmbedding, PackedLinear, Segment, pack_embedding, pack_linear, prepack_linear
 from poot.devices.processor import num_threads, processor_name
 from poot.devices.sampler import Scorer, sample
-from poot.devices.timing import DispatchRecord, StepTimer, TimedOps, TimingLog
+from poot.devices.timing import StepTimer, TimedOps, TimingLog
 from poot.devices.workspace import Workspace
 
 logger = logging.getLogger("poot.devices")
@@ -303,8 +302,6 @@ class _CpuProgram:
         if log is None or record is None:
             return sample(self.forward(self.ops, tensors), step.sampling)
         logits = self.forward(TimedOps.around(cast("Ops", self.ops), record), tensors)
-        started = perf_counter()
-        result = sample(logits, step.sampling)
-        record.dispatches.append(DispatchRecord("sample", perf_counter() - started, None))
+        result = record.run("sample", sample, logits, step.sampling)
         log.end_step(record)
         return result

@@ -198,18 +198,22 @@ class Scheduler:
 
     def _next_key(self, sequence: Sequence) -> Key | None:
         """The key of the block `sequence` computes next; None where its prompt ends inside that block, or with it."""
-        start = sequence.num_known_blocks * self._block_size
         # The newest token is always computed, whatever is cached: a token is drawn after it.
-        if start + self._block_size >= len(sequence.token_ids):
-            return None
-        return self._index.key(sequence.prefix_node, sequence.token_ids, start)
+        has_more = self._end_of_first_unknown(sequence) < len(sequence.token_ids)
+        return self._first_unknown_key(sequence) if has_more else None
 
     def _key_in_flight(self, sequence: Sequence) -> Key | None:
         """The key of the first block of `sequence` that a step in flight fills; None where none is filled."""
-        start = sequence.num_known_blocks * self._block_size
-        if start + self._block_size > sequence.num_computed_tokens:
-            return None
-        return self._index.key(sequence.prefix_node, sequence.token_ids, start)
+        is_filled = self._end_of_first_unknown(sequence) <= sequence.num_computed_tokens
+        return self._first_unknown_key(sequence) if is_filled else None
+
+    def _end_of_first_unknown(self, sequence: Sequence) -> int:
+        """The position behind the first block of `sequence` that the index does not know yet."""
+        return (sequence.num_known_blocks + 1) * self._block_size
+
+    def _first_unknown_key(self, sequence: Sequence) -> Key:
+        """That block's key; all of its tokens are there."""
+        return self._index.key(sequence.prefix_node, sequence.token_ids, sequence.num_known_blocks * self._block_size)
 
     def _may_take_cached(self, sequence: Sequence) -> bool:
         if sequence.request.num_prompt_logprobs is not None:  # every position of it is to be computed
@@ -317,7 +321,7 @@ class Scheduler:
 
     def _enter_full_blocks(self, sequence: Sequence, num_tokens: int) -> None:
         """Lets others share the blocks that the first `num_tokens` tokens of `sequence` fill, all computed by now."""
-        while (end := (sequence.num_known_blocks + 1) * self._block_size) <= num_tokens:
-            key = self._index.key(sequence.prefix_node, sequence.token_ids, end - self._block_size)
-            sequence.prefix_node = self._index.enter(key, sequence.block_table[sequence.num_known_blocks])
+        while self._end_of_first_unknown(sequence) <= num_tokens:
+            block = sequence.block_table[sequence.num_known_blocks]
+            sequence.prefix_node = self._index.enter(self._first_unknown_key(sequence), block)
             sequence.num_known_blocks += 1

@@ -16,9 +16,10 @@ from poot.devices.encode import EncodeStep, Pooling
 from poot.engine.device_thread import Job
 from poot.engine.encode_runner import EncodeRunner
 from poot.engine.encoding import EncodeProfile, EncodeText
-from poot.engine.engine import Engine, EngineInfo
+from poot.engine.engine import Engine
 from poot.errors import Draining, EngineError
 from poot.metrics import Metrics
+from tests.fakes.engine_info import fake_info
 from tests.fakes.tokenizer import byte_tokenizer
 
 pytestmark = pytest.mark.anyio
@@ -81,20 +82,7 @@ class Harness:
     def __init__(self) -> None:
         self.program, self.gate, self.metrics = SumProgram(), Gate(), Metrics()
         self.engine = Engine(
-            model=EngineInfo(
-                model_id="fake",
-                task="embed",
-                backend="cpu",
-                device="none",
-                rows=4,
-                max_seq=16,
-                vocab_size=100,
-                context_limit=16,
-                created=0,
-                weight_bytes=0,
-                kv_bytes=0,
-                terms={},
-            ),
+            model=fake_info(rows=4, max_seq=16, vocab_size=100, task="embed"),
             tokenizer=byte_tokenizer(),
             chat=None,
             program=None,

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from poot.devices.base import KV_BLOCK_SIZE, Step
-from poot.engine.engine import Engine, EngineInfo
+from poot.engine.engine import Engine
 from poot.engine.sequence import (
     Delta,
     Event,
@@ -26,6 +26,7 @@ from poot.engine.sequence import (
 )
 from poot.errors import Draining
 from poot.metrics import Metrics
+from tests.fakes.engine_info import fake_info
 from tests.fakes.inline_executor import InlineExecutor
 from tests.fakes.program import FakeProgram, continuation, hashed_token
 from tests.fakes.tokenizer import EOS_ID, VOCAB_SIZE, byte_tokenizer
@@ -61,20 +62,7 @@ class Harness:
         self.program.launch_computes = loop is not Loop.AHEAD_OF_A_DEVICE
         self.metrics = Metrics()
         self.engine = Engine(
-            model=EngineInfo(
-                model_id="fake",
-                task="generate",
-                backend="cpu",
-                device="none",
-                rows=ROWS,
-                max_seq=MAX_SEQ,
-                vocab_size=VOCAB_SIZE,
-                context_limit=MAX_SEQ,
-                created=0,
-                weight_bytes=0,
-                kv_bytes=0,
-                terms={},
-            ),
+            model=fake_info(rows=ROWS, max_seq=MAX_SEQ, vocab_size=VOCAB_SIZE),
             tokenizer=byte_tokenizer(),
             chat=None,
             program=self.program,

@@ -20,9 +20,10 @@ import pytest
 from poot.config import Config, Draft, DraftLookup, DraftModel, EngineConfig
 from poot.engine.device_thread import DeviceThread
 from poot.engine.engine import Engine
-from poot.engine.sequence import Delta, Event, Finished, GenerationRequest, SamplingParams
+from poot.engine.sequence import Event, Finished, GenerationRequest, SamplingParams
 from poot.metrics import Metrics
 from poot.server import HAS_UVLOOP, Served, load
+from tests.engine.events import ids_of
 from tests.models import require_model
 
 DATA = Path(__file__).parents[1] / "data" / "smollm2-135m-instruct-q4_1.json"
@@ -127,10 +128,6 @@ async def events_of(engine: Engine, prompt: list[int], temperature: float) -> li
     )
     async with engine.open(wanted) as events:
         return [event async for event in events]
-
-
-def ids_of(events: list[Event]) -> list[int]:
-    return [token_id for event in events if isinstance(event, Delta) for token_id in event.token_ids]
 
 
 def run(main: Any) -> None:

@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 from transformers import RepetitionPenaltyLogitsProcessor, SequenceBiasLogitsProcessor
 
 from poot.devices.base import KV_BLOCK_SIZE
-from poot.engine.engine import Engine, EngineInfo
+from poot.engine.engine import Engine
 from poot.engine.sequence import Delta, Event, Finished, GenerationRequest, PromptScored, SamplingParams
 from poot.metrics import Metrics
+from tests.fakes.engine_info import fake_info
 from tests.fakes.inline_executor import InlineExecutor
 from tests.fakes.sampled_program import SampledProgram, known_logits
 from tests.fakes.tokenizer import EOS_ID, VOCAB_SIZE, byte_tokenizer
@@ -38,20 +39,7 @@ PROMPT = (5, 9, 5, 200, 17, 9, 33, 5, 71, 8, 90, 12, 5)
 @asynccontextmanager
 async def running(*, token_budget: int = 24, mixed_token_budget: int = 8) -> AsyncIterator[Engine]:
     engine = Engine(
-        model=EngineInfo(
-            model_id="fake",
-            task="generate",
-            backend="cpu",
-            device="none",
-            rows=ROWS,
-            max_seq=MAX_SEQ,
-            vocab_size=VOCAB_SIZE,
-            context_limit=MAX_SEQ,
-            created=0,
-            weight_bytes=0,
-            kv_bytes=0,
-            terms={},
-        ),
+        model=fake_info(rows=ROWS, max_seq=MAX_SEQ, vocab_size=VOCAB_SIZE),
         tokenizer=byte_tokenizer(),
         chat=None,
         program=SampledProgram(num_blocks=ROWS * MAX_SEQ // KV_BLOCK_SIZE, vocab_size=VOCAB_SIZE),

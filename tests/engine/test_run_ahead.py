@@ -18,9 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from poot.devices.base import KV_BLOCK_SIZE, Step
-from poot.engine.engine import Engine, EngineInfo
-from poot.engine.sequence import Delta, Event, Failed, Finished, FinishReason, GenerationRequest, SamplingParams
+from poot.engine.engine import Engine
+from poot.engine.sequence import Event, Failed, Finished, FinishReason, GenerationRequest, SamplingParams
 from poot.metrics import Metrics
+from tests.engine.events import ids_of
+from tests.fakes.engine_info import fake_info
 from tests.fakes.inline_executor import InlineExecutor
 from tests.fakes.sampled_program import SampledProgram
 from tests.fakes.tokenizer import VOCAB_SIZE, byte_tokenizer
@@ -70,20 +72,7 @@ async def running(*, runs_ahead: bool, launch_computes: bool = True) -> AsyncIte
     executor = InlineExecutor()
     metrics = Metrics()
     engine = Engine(
-        model=EngineInfo(
-            model_id="fake",
-            task="generate",
-            backend="cpu",
-            device="none",
-            rows=ROWS,
-            max_seq=MAX_SEQ,
-            vocab_size=VOCAB_SIZE,
-            context_limit=MAX_SEQ,
-            created=0,
-            weight_bytes=0,
-            kv_bytes=0,
-            terms={},
-        ),
+        model=fake_info(rows=ROWS, max_seq=MAX_SEQ, vocab_size=VOCAB_SIZE),
         tokenizer=byte_tokenizer(),
         chat=None,
         program=program,
@@ -105,10 +94,6 @@ async def running(*, runs_ahead: bool, launch_computes: bool = True) -> AsyncIte
 def request(prompt: SequenceOf[int] = PROMPT, *, max_tokens: int = 20, **params: float) -> GenerationRequest:
     sampling = replace(SamplingParams(temperature=0.8, seed=7), **params)  # type: ignore[arg-type]  # each a field
     return GenerationRequest(prompt_ids=tuple(prompt), sampling=sampling, max_tokens=max_tokens, ignore_eos=True)
-
-
-def ids_of(events: SequenceOf[Event]) -> list[int]:
-    return [token_id for event in events if isinstance(event, Delta) for token_id in event.token_ids]
 
 
 def without_timings(events: SequenceOf[Event]) -> list[Event]:

@@ -19,10 +19,11 @@ from poot.api import Api
 from poot.config import ApiConfig, NetConfig, TcpAddress
 from poot.devices.base import Step, StepResult
 from poot.engine.device_thread import DeviceThread
-from poot.engine.engine import Engine, EngineInfo
+from poot.engine.engine import Engine
 from poot.engine.text import ChatTemplate
 from poot.metrics import Metrics
 from poot.net.listener import Server
+from tests.fakes.engine_info import fake_info
 from tests.fakes.tokenizer import TEMPLATE, VOCAB_SIZE, byte_tokenizer
 
 ROWS = 8
@@ -57,20 +58,7 @@ async def main() -> None:
     metrics = Metrics()
     device_thread = DeviceThread()
     engine = Engine(
-        model=EngineInfo(
-            model_id="soak",
-            task="generate",
-            backend="none",
-            device="none",
-            rows=ROWS,
-            max_seq=MAX_SEQ,
-            vocab_size=VOCAB_SIZE,
-            context_limit=MAX_SEQ,
-            created=0,
-            weight_bytes=0,
-            kv_bytes=0,
-            terms={},
-        ),
+        model=fake_info(rows=ROWS, max_seq=MAX_SEQ, vocab_size=VOCAB_SIZE, model_id="soak"),
         tokenizer=byte_tokenizer(),
         chat=ChatTemplate(TEMPLATE, origin="the soak"),
         program=CountingProgram(),

@@ -19,13 +19,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from poot.devices.base import KV_BLOCK_SIZE
-from poot.engine.engine import Engine, EngineInfo
+from poot.engine.engine import Engine
 from poot.engine.kv.allocator import BlockAllocator
 from poot.engine.scheduler import Chunk
 from poot.engine.sequence import Delta, Event, Finished, GenerationRequest, SamplingParams
 from poot.engine.speculate.drafter import Drafter, LookupDrafter
 from poot.engine.speculate.model import ModelDrafter
 from poot.metrics import Metrics
+from tests.engine.events import ids_of
+from tests.fakes.engine_info import fake_info
 from tests.fakes.inline_executor import InlineExecutor
 from tests.fakes.sampled_program import SampledProgram
 from tests.fakes.tokenizer import VOCAB_SIZE, byte_tokenizer
@@ -58,10 +60,6 @@ class Fixture:
         return self.metrics.registry.get_sample_value(f"poot_{name}_total", labels)
 
 
-def ids_of(events: SequenceOf[Event]) -> list[int]:
-    return [token_id for event in events if isinstance(event, Delta) for token_id in event.token_ids]
-
-
 def end_of(events: SequenceOf[Event]) -> Finished:
     assert isinstance(events[-1], Finished)
     return events[-1]
@@ -75,20 +73,7 @@ async def running(make_drafter: MakeDrafter | None) -> AsyncIterator[Fixture]:
     program = SampledProgram(num_blocks=ROWS * MAX_BLOCKS, vocab_size=VOCAB_SIZE)
     metrics = Metrics()
     engine = Engine(
-        model=EngineInfo(
-            model_id="fake",
-            task="generate",
-            backend="cpu",
-            device="none",
-            rows=ROWS,
-            max_seq=MAX_SEQ,
-            vocab_size=VOCAB_SIZE,
-            context_limit=MAX_SEQ,
-            created=0,
-            weight_bytes=0,
-            kv_bytes=0,
-            terms={},
-        ),
+        model=fake_info(rows=ROWS, max_seq=MAX_SEQ, vocab_size=VOCAB_SIZE),
         tokenizer=byte_tokenizer(),
         chat=None,
         program=program,
